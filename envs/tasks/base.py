@@ -1,0 +1,96 @@
+"""What a task set is: problems as a function of a seed, the tools they need, and how an episode is scored."""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from toolstep.envs.types import EpisodeRecord, Message, Task, Turn
+
+if TYPE_CHECKING:
+    from toolstep.envs.tools.tool import Tool
+
+Split = Literal["train", "test"]
+
+
+class TaskError(ValueError):
+    """A task set was asked for something that it cannot give."""
+
+
+class NoOracle(TaskError):
+    """The task set does not know what the right next turn is."""
+
+
+class TaskSet(ABC):
+    """A family of problems.
+
+    `task` is a pure function of its arguments and of the options that the set was constructed with: the same in every
+    process.  The tasks of the two splits must not share content.  `tools` gives fresh objects for one episode, so that
+    what a tool remembers stays inside it.  An object of this class holds no episode state: every method may be called
+    for any number of episodes at once.
+    """
+
+    name: ClassVar[str]
+    #: The system prompt that opens each task, "" for none.
+    system: str = ""
+
+    @abstractmethod
+    def task(self, seed: int, split: Split = "train") -> Task:
+        """The problem that belongs to `seed` (an integer >= 0)."""
+
+    @abstractmethod
+    def tools(self, task: Task) -> Sequence[Tool]:
+        """The tools that `task` offers, bound to one episode."""
+
+    @abstractmethod
+    def score(self, record: EpisodeRecord) -> float:
+        """How right a finished episode is, in [0, 1]; 1.0 is success.  Must not raise, whatever the model wrote."""
+
+    def oracle(self, record: EpisodeRecord) -> Turn:
+        """The right next turn of the conversation so far.
+
+        Raises NoOracle where the set knows none, which is the default.
+        """
+        raise NoOracle(
+            f"task set {self.name!r} has no oracle: override {type(self).__name__}.oracle(record) -> Turn"
+        )
+
+    def reply(self, record: EpisodeRecord) -> Message | None:
+        """A user message that goes on after an answer; None (the default) ends the episode there."""
+        return None
+
+    def example(self, seed: int) -> Task:
+        """The problem of one worked example, of the training split; `example_messages` solves it.
+
+        The default takes a seed from the top of the 32-bit range.  Override it to keep examples apart by content.
+        """
+        return self.task(2**32 - 1 - check_seed(seed), "train")
+
+
+def check_seed(seed: int) -> int:
+    """`seed` as a Python int.  Raises TaskError for anything that is not an integer >= 0."""
+    try:
+        value = int(seed.__index__())
+    except (AttributeError, TypeError):
+        raise TaskError(f"a task seed must be an integer >= 0, got {seed!r}") from None
+    if value < 0:
+        raise TaskError(f"a task seed must be an integer >= 0, got {value}")
+    return value
+
+
+def check_split(split: str) -> Split:
+    """`split` itself.  Raises TaskError unless it is "train" or "test"."""
+    if split == "train" or split == "test":
+        return split
+    raise TaskError(f"a split must be 'train' or 'test', got {split!r}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of an error message: the nearest of `known` names, and all of them."""
+    names = sorted(known)
+    folded = {n.casefold(): n for n in names}
+    close = difflib.get_close_matches(str(name).casefold(), list(folded), n=1, cutoff=0.5)
+    hint = f"did you mean {folded[close[0]]!r}? " if close else ""
+    return f"{hint}Known: {', '.join(names) if names else 'none'}"

@@ -1,0 +1,101 @@
+"""Task sets by name."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from toolstep.envs.tasks.base import TaskError, TaskSet, nearest
+from toolstep.envs.tasks.lists import FunctionTasks, TaskList
+
+
+class TaskOptionError(TypeError):
+    """An option that the task set does not have."""
+
+
+# "module:attribute", so that naming a task set does not import it.
+_REGISTRY: dict[str, str | Callable[..., TaskSet]] = {
+    "toolstep/Calculator-v0": "toolstep.envs.tasks.calculator:CalculatorTasks",
+    "toolstep/UnitConvert-v0": "toolstep.envs.tasks.unit_convert:UnitConvertTasks",
+    "toolstep/Lookup-v0": "toolstep.envs.tasks.lookup:LookupTasks",
+    "toolstep/Assistant-v0": "toolstep.envs.tasks.assistant:AssistantTasks",
+}
+
+
+def task_names() -> tuple[str, ...]:
+    """The registered names."""
+    return tuple(_REGISTRY)
+
+
+def register_tasks(name: str, factory: str | Callable[..., TaskSet]) -> None:
+    """Make `load_tasks(name, **options)` call `factory(**options)`; "module:attribute" is imported when it is needed.
+
+    Raises:
+        TaskError: another factory has that name.
+    """
+    if _REGISTRY.get(name, factory) != factory:
+        raise TaskError(f"task set {name!r} is registered already, as {_REGISTRY[name]!r}")
+    _REGISTRY[name] = factory
+
+
+def load_tasks(spec: object, **options: Any) -> TaskSet:
+    """A task set.
+
+    spec: a registered name (`"toolstep/Calculator-v0"`, or short `"calculator"`); a TaskSet; a sequence of Tasks or
+        dicts (see `TaskList`); or a function from a seed to a Task (see `FunctionTasks`).
+    options: what the task set's constructor takes, for instance `level=1`.
+
+    Raises:
+        TaskError: an unknown name, or something that no task set can be made of.
+        TaskOptionError: an option that the task set does not have; the message names the nearest and all of them.
+    """
+    if isinstance(spec, TaskSet):
+        if options:
+            raise TaskOptionError(
+                f"options {sorted(options)} given for a task set that exists already: "
+                f"give them to {type(spec).__name__}(...)"
+            )
+        return spec
+    if isinstance(spec, str):
+        return _construct(_factory(spec), (), options, spec)
+    if isinstance(spec, type) and issubclass(spec, TaskSet):
+        return _construct(spec, (), options, spec.__name__)
+    if isinstance(spec, Sequence):
+        return _construct(TaskList, (spec,), options, "a list of tasks")
+    if callable(spec):
+        return _construct(FunctionTasks, (spec,), options, "a task function")
+    raise TaskError(
+        f"cannot make a task set of {spec!r:.80}: give a name ({', '.join(_REGISTRY)}), a TaskSet, "
+        f"a list of {{'prompt', 'answer'}} or a function from a seed to a Task"
+    )
+
+
+def _short(name: str) -> str:
+    base = name.rpartition("/")[2].casefold().replace("_", "").replace("-", "")
+    return base.removesuffix("v0")
+
+
+def _factory(name: str) -> Callable[..., TaskSet]:
+    known = name if name in _REGISTRY else next((n for n in _REGISTRY if _short(n) == _short(name)), None)
+    if known is None:
+        raise TaskError(f"unknown task set {name!r}; {nearest(name, _REGISTRY)}")
+    found = _REGISTRY[known]
+    if not isinstance(found, str):
+        return found
+    module, _, attribute = found.partition(":")
+    factory: Callable[..., TaskSet] = getattr(importlib.import_module(module), attribute)
+    return factory
+
+
+def _construct(
+    factory: Callable[..., TaskSet], given: tuple[Any, ...], options: Mapping[str, Any], name: str
+) -> TaskSet:
+    parameters = list(inspect.signature(factory).parameters.values())[len(given) :]
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        known = [p.name for p in parameters]
+        for option in options:
+            if option not in known:
+                raise TaskOptionError(f"{name} has no option {option!r}; {nearest(option, known)}")
+    return factory(*given, **options)
