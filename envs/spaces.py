@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.error import CustomSpaceError
+from gymnasium.vector.utils import create_shared_memory
 
 _PRINTABLE = "".join(map(chr, range(32, 127))) + "\n\t"
 
@@ -56,6 +58,15 @@ class UnicodeText(spaces.Text):
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+
+@create_shared_memory.register(UnicodeText)
+def _no_shared_memory(space: UnicodeText, n: int = 1, ctx: Any = None) -> None:
+    """Refuse: Gymnasium reads a text out of shared memory once, at construction, and shows that for ever."""
+    raise CustomSpaceError(
+        "AsyncVectorEnv with shared memory shows stale text; pass shared_memory=False "
+        '(make_vec(..., vector_kwargs={"shared_memory": False})), or use the default vectorization mode'
+    )
 
 
 class TokenSequence(spaces.Sequence):

@@ -87,13 +87,17 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One chat message.  `name` and `tool_call_id` belong to tool messages, `tool_calls` to the assistant's."""
+    """One chat message.
+
+    `name` and `tool_call_id` belong to tool messages; `tool_calls` and `reasoning` (a thought) to the assistant's.
+    """
 
     role: Role
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     name: str | None = None
+    reasoning: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The OpenAI-style dict that chat templates read; arguments as a dict where they could be decoded."""
@@ -111,6 +115,8 @@ class Message:
             out["tool_call_id"] = self.tool_call_id
         if self.name is not None:
             out["name"] = self.name
+        if self.reasoning is not None:
+            out["reasoning_content"] = self.reasoning
         return out
 
 

@@ -6,6 +6,9 @@ import os
 import sys
 import types
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -16,3 +19,10 @@ ROOT = Path(__file__).resolve().parent.parent
 _toolstep = types.ModuleType("toolstep")
 _toolstep.__path__ = [str(ROOT)]
 sys.modules["toolstep"] = _toolstep
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    from tests.tiny import tiny_tokenizer
+
+    return tiny_tokenizer()

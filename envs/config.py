@@ -1,0 +1,154 @@
+"""EnvConfig: everything that the rows of an environment share."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from toolstep.envs.chat import ChatTemplate
+from toolstep.envs.rewards import Rubric
+from toolstep.envs.tasks import Split, TaskSet, example_messages, load_tasks
+from toolstep.envs.tools import Tool, as_tool
+from toolstep.envs.types import EpisodeRecord, Message
+from toolstep.envs.views import View, make_view
+
+Reward = Callable[[EpisodeRecord], float]
+
+
+class EnvConfigError(ValueError):
+    """A keyword of an environment has a value that cannot work."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What cuts an episode short (`truncated`), and what one turn may ask for.
+
+    max_turns: assistant turns.  max_tokens: sampled ids in the whole episode.  max_context: ids of the whole context,
+    prompt included.  max_seconds: wall clock since the reset.  max_calls: tool calls in one turn; those beyond it are
+    answered `over_limit`.  tool_timeout: seconds a call may take.  max_result_tokens: length of one tool result.
+    None switches a limit off.
+    """
+
+    max_turns: int | None = 8
+    max_tokens: int | None = None
+    max_context: int | None = None
+    max_seconds: float | None = None
+    max_calls: int = 8
+    tool_timeout: float = 10.0
+    max_result_tokens: int = 1024
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            optional = item.name in ("max_turns", "max_tokens", "max_context", "max_seconds")
+            if value is None and optional:
+                continue
+            whole = item.name not in ("max_seconds", "tool_timeout")
+            kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
+            if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
+                expected = ("a whole number" if whole else "a number") + " > 0" + (" or None" if optional else "")
+                raise EnvConfigError(f"{item.name} must be {expected}, got {value!r}")
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """What `ToolUseEnv` and `ToolUseVectorEnv` take as keywords, resolved.
+
+    tasks: where problems come from: a registered name ("calculator"), a `TaskSet`, a list of tasks or of
+        `{"prompt": ..., "answer": ...}`, or a function from a seed to a `Task`.  Keywords that are not listed here are
+        the task set's own options (`level=1`).
+    tools: functions or `Tool`s offered in addition to the task set's own.
+    view: what an observation and an action look like: "text", "tokens" or "messages".
+    tokenizer: a fast tokenizer, or the name of one (folder, hub id, *.gguf file, "smollm2"); None: text only, rendered
+        with the built-in template.
+    chat_template, template_kwargs: the template's text where the tokenizer's own is not wanted, and its variables.
+    split: "train" or "test"; no problem is in both.
+    shots: that many solved example episodes stand before the task, the same for every row.
+    thinking_ratio: probability that an episode opens a thought (template variables `open_thinking` and
+        `enable_thinking`), drawn once from the episode's own generator; None leaves the template's default.
+    reward: function or `Rubric` over the finished `EpisodeRecord`; None: the task set's score.
+    strict: re-raise a failure of the environment's own parts instead of ending that row with status "env_error".
+    """
+
+    tasks: TaskSet
+    tools: tuple[Tool, ...]
+    view: View
+    chat: ChatTemplate
+    limits: Limits
+    split: Split = "train"
+    examples: tuple[Message, ...] = ()
+    thinking_ratio: float | None = None
+    reward: Reward | Rubric | None = None
+    strict: bool = False
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def create(
+        cls,
+        tasks: Any,
+        tools: Sequence[Tool | Callable[..., Any]] | None = None,
+        *,
+        view: str = "text",
+        tokenizer: Any = None,
+        chat_template: str | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        split: Split = "train",
+        shots: int = 0,
+        thinking_ratio: float | None = None,
+        reward: Reward | Rubric | None = None,
+        strict: bool = False,
+        **options: Any,
+    ) -> EnvConfig:
+        """Resolve names, check values, load the tokenizer.
+
+        Raises:
+            EnvConfigError: a value that cannot work.
+            TypeError: an unknown keyword; the message names the nearest known one.
+            ChatTemplateError: the template cannot be used (see `toolstep.envs.chat`).
+        """
+        limit_names = [f.name for f in fields(Limits)]
+        limits = Limits(**{k: options.pop(k) for k in limit_names if k in options})
+        if split not in ("train", "test"):
+            raise EnvConfigError(f'split must be "train" or "test", got {split!r}')
+        if isinstance(shots, bool) or not isinstance(shots, int) or shots < 0:
+            raise EnvConfigError(f"shots must be a whole number >= 0, got {shots!r}")
+        if thinking_ratio is not None and not 0 <= thinking_ratio <= 1:
+            raise EnvConfigError(f"thinking_ratio must be in [0, 1] or None, got {thinking_ratio!r}")
+        if isinstance(tools, (str, bytes)) or callable(tools):
+            raise EnvConfigError(f"tools must be a list of functions or Tools, got {tools!r}: write tools=[...]")
+        try:
+            task_set = load_tasks(tasks, **options)
+        except TypeError as e:
+            raise _with_nearest(e, options, limit_names) from e
+        chat = ChatTemplate(tokenizer, chat_template=chat_template, template_kwargs=dict(template_kwargs or {}))
+        if chat.tokenizer is None:
+            for name in ("max_tokens", "max_context"):
+                if getattr(limits, name) is not None:
+                    raise EnvConfigError(f"{name} counts tokens, so it needs tokenizer=...")
+        return cls(
+            tasks=task_set,
+            tools=tuple(as_tool(t) for t in tools or ()),
+            view=make_view(view, chat),
+            chat=chat,
+            limits=limits,
+            split=split,
+            examples=tuple(example_messages(task_set, shots)) if shots else (),
+            thinking_ratio=thinking_ratio,
+            reward=reward,
+            strict=strict,
+        )
+
+
+def _with_nearest(error: TypeError, options: Mapping[str, Any], limit_names: Sequence[str]) -> TypeError:
+    """A mistyped keyword of the environment arrives here as an unknown option of the task set."""
+    known = [*limit_names, "tools", "view", "tokenizer", "chat_template", "template_kwargs", "split", "shots"]
+    known += ["thinking_ratio", "reward", "strict", "render_mode", "autoreset_mode", "max_episode_steps"]
+    for name in options:
+        near = difflib.get_close_matches(name, known, n=1)
+        if near:
+            return TypeError(f"{error}; did you mean {near[0]}= of the environment?")
+    return error

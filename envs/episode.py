@@ -1,0 +1,335 @@
+"""Episode: the state machine of one conversation.  Both environment classes drive it, and nothing else does.
+
+A step has two halves, so that the tools of all rows of a vector env can run together:
+
+    calls = episode.begin(action)        # parse the turn, settle every attempted call, return those to run
+    results = executor.run(calls, ...)
+    outcome = episode.finish(results)    # messages, reward, delta, end of the episode
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from toolstep.envs.chat import Segment
+from toolstep.envs.config import EnvConfig
+from toolstep.envs.rewards import RewardError, Rubric
+from toolstep.envs.tools import BoundCall, Tool, error_text, limit_result, resolve
+from toolstep.envs.types import (
+    CallStatus,
+    EpisodeRecord,
+    EpisodeStatus,
+    Message,
+    StopReason,
+    Task,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
+from toolstep.envs.views import Reading
+
+_EMPTY = Segment("", np.zeros(0, np.int64), np.zeros(0, np.uint8))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one step of one row returns."""
+
+    observation: Any
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A turn that was parsed and whose calls are being run."""
+
+    reading: Reading
+    turn: Turn
+    history: tuple[Message, ...]
+    runs: list[int]  # indices into turn.calls of those that were handed out
+
+
+class Episode:
+    """One row.  `reset` begins a conversation; then `begin` and `finish` in turns until the outcome says it is over."""
+
+    def __init__(self, config: EnvConfig):
+        self.config = config
+        self.messages: list[Message] = []
+        self.tool_seconds = 0.0
+        self.template_seconds = 0.0
+        self._task: Task | None = None
+        self._pending: _Pending | None = None
+        self._failure: str = ""
+
+    # ------------------------------------------------------------------ reset
+    def reset(self, rng: np.random.Generator) -> tuple[Any, dict[str, Any]]:
+        """Draw a task from `rng` and render its prompt.  Returns (observation, info).
+
+        The number of draws does not depend on the task, so that the row's next task doesn't either.
+        """
+        cfg = self.config
+        self._task, self._pending, self._failure = None, None, ""
+        self.stop_reason: StopReason | None = None
+        self.status = EpisodeStatus.OK
+        self.score = 0.0
+        self.turns = self.sampled_tokens = self.context_tokens = self._next_call_id = 0
+        self.tool_seconds = self.template_seconds = 0.0
+        self.statuses: list[CallStatus] = []
+        self.messages, self._tools = [], {}
+        self._kwargs: dict[str, Any] = {}
+        self._started = time.monotonic()
+
+        task_seed = int(rng.integers(2**63))
+        thinks = bool(rng.random() < (cfg.thinking_ratio or 0.0))
+        if cfg.thinking_ratio is not None:
+            self._kwargs = {"open_thinking": thinks, "enable_thinking": thinks}
+        task = cfg.tasks.task(task_seed, cfg.split)
+        own = list(cfg.tasks.tools(task))
+        if task.tools is not None:
+            own = [t for t in own if t.name in task.tools]
+        self._tools = _by_name([*own, *cfg.tools])
+        self._schemas = [t.schema for t in self._tools.values()]
+        n_system = 1 if task.messages and task.messages[0].role == "system" else 0
+        self.messages = [*task.messages[:n_system], *cfg.examples, *task.messages[n_system:]]
+        self._next_call_id = sum(len(m.tool_calls) for m in cfg.examples)
+        segment = self._timed(cfg.chat.prompt, self.messages, self._schemas, kwargs=self._kwargs)
+        self._task = task
+        self.context_tokens = len(segment.ids)
+        self._tail = segment.text[-256:]
+        return cfg.view.observe(segment, self.messages), self._info(segment, self.messages)
+
+    def failed_reset(self, error: Exception) -> tuple[Any, dict[str, Any]]:
+        """What a row whose `reset` raised shows instead; its next step ends it as an error."""
+        self._fail(error)
+        return self.config.view.observe(_EMPTY, []), self._info(_EMPTY, [])
+
+    # ------------------------------------------------------------------- step
+    @property
+    def over(self) -> bool:
+        """Whether the episode has ended (or never began)."""
+        return self.stop_reason is not None or self._task is None
+
+    def begin(self, action: Any) -> list[BoundCall]:
+        """Parse a checked action; returns the calls to run, in order.  Nothing that a model wrote makes it raise."""
+        cfg = self.config
+        if self._failure:
+            return []
+        reading = cfg.view.read(action)
+        if cfg.limits.max_context is not None and self.context_tokens >= cfg.limits.max_context:
+            # The prompt alone fills the context: there was no room for a turn.
+            self._pending = _Pending(reading, Turn(""), tuple(self.messages), [])
+            self.stop_reason = StopReason.CONTEXT
+            return []
+        turn = cfg.chat.parse(
+            reading.text,
+            finish="length" if reading.cut else "stop",
+            prompt_tail=self._tail,
+            first_id=self._next_call_id,
+        )
+        self._next_call_id += len(turn.calls)
+        calls, bound, runs = [], [], []
+        for i, call in enumerate(turn.calls):
+            settled, run = self._settle(call, i, reading.cut)
+            if run is not None:
+                runs.append(i)
+                bound.append(run)
+            calls.append(settled)
+        self._pending = _Pending(reading, replace(turn, calls=tuple(calls)), tuple(self.messages), runs)
+        return bound
+
+    def _settle(self, call: ToolCall, index: int, cut: bool) -> tuple[ToolCall, BoundCall | None]:
+        """The call with its status, and what to run where it is good."""
+        if cut:  # I3: the calls of a cut turn are not run, complete ones neither
+            return replace(call, status=CallStatus.TRUNCATED, error="the turn was cut off before it ended"), None
+        if index >= self.config.limits.max_calls:
+            limit = self.config.limits.max_calls
+            return replace(call, status=CallStatus.OVER_LIMIT, error=f"at most {limit} calls in one turn"), None
+        return resolve(call, self._tools)
+
+    def finish(self, results: Sequence[ToolResult]) -> Outcome:
+        """Answer every call, see whether the episode is over, and render what comes next."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return self._ended_in_error()
+        reading, turn = pending.reading, pending.turn
+        before = len(self.messages)
+        answers = dict(zip(pending.runs, results, strict=True))
+        self.tool_seconds += sum(r.seconds for r in results)
+        self.turns += 1
+        self.sampled_tokens += reading.tokens
+        self.context_tokens += reading.tokens
+        calls, replies, statuses = [], [], []
+        for i, call in enumerate(turn.calls):
+            result = answers.get(i)
+            status = call.status if result is None else (result.error or CallStatus.OK)
+            calls.append(replace(call, status=status))
+            text = error_text(call.status, call.error) if result is None else self._limited(result.content)
+            replies.append(Message("tool", text, tool_call_id=call.id, name=call.name or "unknown"))
+            statuses.append(status)
+        self.messages.append(
+            Message("assistant", turn.content, tool_calls=tuple(calls), reasoning=turn.reasoning)
+        )
+        if not reading.cut:
+            self.messages += replies
+        self.statuses += statuses
+
+        if self.stop_reason is None and not reading.cut and not turn.calls:
+            reply = self.config.tasks.reply(self.record)
+            if reply is None:
+                self.stop_reason = StopReason.ANSWERED
+            else:
+                self.messages.append(reply)
+        if self.stop_reason is None and any(r.terminate for r in results):
+            self.stop_reason = StopReason.TOOL_ENDED
+        new = self.messages[before + 1 :]
+        segment = self._delta(pending, replace(turn, calls=tuple(calls)), new)
+        self._tail = segment.text[-256:]
+        self.context_tokens += len(segment.ids)
+        if self.stop_reason is None:
+            self.stop_reason = self._cut_short(reading)
+        reward = float(sum(r.reward for r in results))
+        terms: dict[str, float] = {}
+        if self.stop_reason is not None:
+            reward += self._final_reward(terms)
+        if not math.isfinite(reward):
+            raise RewardError(f"task {self.task.id!r}: the reward of turn {self.turns} is {reward}")
+        info = self._info(segment, self.messages[before:], statuses, reading.cut, terms)
+        return self._outcome(self.config.view.observe(segment, new), reward, info)
+
+    def fail(self, error: Exception) -> Outcome:
+        """End the row because a part of the environment (not the model) failed."""
+        self._fail(error)
+        return self._ended_in_error()
+
+    # ------------------------------------------------------------------ parts
+    @property
+    def task(self) -> Task:
+        if self._task is None:
+            raise RuntimeError("the episode has not been reset")
+        return self._task
+
+    @property
+    def record(self) -> EpisodeRecord:
+        """The episode so far, as rewards and oracles see it."""
+        return EpisodeRecord(
+            task=self.task,
+            messages=tuple(self.messages),
+            stop_reason=self.stop_reason,
+            turns=self.turns,
+            statuses=tuple(self.statuses),
+            sampled_tokens=self.sampled_tokens,
+        )
+
+    def oracle_action(self) -> Any:
+        """The right next action in this env's view; None where the episode is over.
+
+        Raises:
+            NoOracle: the task set knows no right action.
+        """
+        if self.over:
+            return None
+        return self.config.view.write(self.config.chat.write(self.config.tasks.oracle(self.record)))
+
+    def _delta(self, pending: _Pending, turn: Turn, new: Sequence[Message]) -> Segment:
+        chat, stop = self.config.chat, pending.reading.stop
+        if new:
+            return self._timed(
+                chat.delta, pending.history, turn, new, self._schemas, stop=stop, kwargs=self._kwargs
+            )
+        if pending.reading.cut:
+            return self._timed(chat.close, pending.history, turn, self._schemas, kwargs=self._kwargs)
+        return _EMPTY
+
+    def _cut_short(self, reading: Reading) -> StopReason | None:
+        limits = self.config.limits
+        if reading.cut:
+            return StopReason.CUT_TURN
+        if limits.max_context is not None and self.context_tokens >= limits.max_context:
+            return StopReason.CONTEXT
+        if limits.max_tokens is not None and self.sampled_tokens >= limits.max_tokens:
+            return StopReason.MAX_TOKENS
+        if limits.max_turns is not None and self.turns >= limits.max_turns:
+            return StopReason.MAX_TURNS
+        if limits.max_seconds is not None and time.monotonic() - self._started >= limits.max_seconds:
+            return StopReason.WALL_CLOCK
+        return None
+
+    def _final_reward(self, terms: dict[str, float]) -> float:
+        record = self.record
+        self.score = float(self.config.tasks.score(record))
+        reward = self.config.reward
+        if isinstance(reward, Rubric):
+            terms.update(reward.terms(record))
+            return float(sum(terms.values()))
+        return self.score if reward is None else float(reward(record))
+
+    def _limited(self, text: str) -> str:
+        return limit_result(text, self.config.limits.max_result_tokens, self.config.chat.keep)
+
+    def _timed(self, render: Any, *args: Any, **kwargs: Any) -> Segment:
+        start = time.perf_counter()
+        segment: Segment = render(*args, **kwargs)
+        self.template_seconds += time.perf_counter() - start
+        return segment
+
+    def _fail(self, error: Exception) -> None:
+        self._pending = None
+        self._failure = f"{type(error).__name__}: {error}"
+        self.status = EpisodeStatus.ENV_ERROR
+        self.stop_reason = StopReason.ERROR
+
+    def _ended_in_error(self) -> Outcome:
+        return self._outcome(self.config.view.observe(_EMPTY, []), 0.0, self._info(_EMPTY, []))
+
+    def _outcome(self, observation: Any, reward: float, info: dict[str, Any]) -> Outcome:
+        reason = self.stop_reason
+        terminated = reason is not None and reason.terminated
+        return Outcome(observation, reward, terminated, reason is not None and not terminated, info)
+
+    def _info(
+        self,
+        segment: Segment,
+        new: Sequence[Message],
+        statuses: Sequence[CallStatus] = (),
+        cut: bool = False,
+        terms: Mapping[str, float] | None = None,
+    ) -> dict[str, Any]:
+        """One type for each key, for ever (a vector env batches them), and fresh objects at every call."""
+        task = self._task
+        info = {
+            "task_id": task.id if task else "",
+            "turn": self.turns,
+            "stop_reason": str(self.stop_reason or ""),
+            "status": str(self.status),
+            "error": self._failure,
+            "score": self.score,
+            "success": self.score >= 1.0,
+            "response_truncated": cut,
+            "call_statuses": [str(s) for s in statuses],
+            "new_messages": [m.to_dict() for m in new],
+            "sampled_tokens": self.sampled_tokens,
+            "context_tokens": self.context_tokens,
+            "tags": {str(k): str(v) for k, v in task.tags.items()} if task else {},
+            "reward_terms": {k: float(v) for k, v in (terms or {}).items()},
+        }
+        if self.config.view.name == "tokens":
+            info["sources"] = segment.sources.tobytes()
+        return info
+
+
+def _by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
+    out: dict[str, Tool] = {}
+    for t in tools:
+        if t.name in out:
+            raise ValueError(f"two tools are named {t.name!r}; rename one with tool(fn, name=...)")
+        out[t.name] = t
+    return out

@@ -1,0 +1,54 @@
+"""A conversation as a person reads it, on a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+
+from toolstep.envs.episode import Episode
+from toolstep.envs.types import CallStatus, Message
+
+_WIDTH = 100
+
+
+def render_conversation(episode: Episode) -> str:
+    """The messages from the first one of the task on (examples are counted, not shown), then how it stands."""
+    messages = episode.messages
+    n_examples = len(episode.config.examples)
+    lines: list[str] = []
+    n_system = 1 if messages and messages[0].role == "system" else 0
+    for i, message in enumerate(messages):
+        if n_system <= i < n_system + n_examples:
+            if i == n_system:
+                lines.append(f"── {n_examples} messages of solved examples ──")
+            continue
+        lines += _lines(message)
+    if episode.stop_reason is not None:
+        lines.append(f"── ended: {episode.stop_reason} · score {episode.score:g} · {episode.turns} turns ──")
+    elif not messages:
+        lines.append("── not begun: call reset() ──")
+    return "\n".join(lines)
+
+
+def _lines(message: Message) -> list[str]:
+    title = message.role if message.name is None else f"{message.role} {_clean(message.name)}"
+    out = [f"── {title} " + "─" * max(0, 40 - len(title))]
+    if message.reasoning:
+        out += _wrapped(f"(thinks) {message.reasoning}")
+    if message.content:
+        out += _wrapped(message.content)
+    for call in message.tool_calls:
+        mark = "" if call.status == CallStatus.OK else f"   [{call.status}]"
+        out += _wrapped(f"→ {call.name or '?'}({call.arguments}){mark}")
+    return out
+
+
+def _wrapped(text: str) -> list[str]:
+    out: list[str] = []
+    for line in _clean(text).splitlines():
+        out += textwrap.wrap(line, _WIDTH, replace_whitespace=False, drop_whitespace=False) or [""]
+    return ["  " + line for line in out]
+
+
+def _clean(text: str) -> str:
+    """Without control characters: what a model or a tool wrote must not steer the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)

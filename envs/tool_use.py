@@ -1,0 +1,133 @@
+"""ToolUseEnv: one conversation in which an agent may call tools, as a `gymnasium.Env`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import gymnasium as gym
+
+from toolstep.envs.config import EnvConfig
+from toolstep.envs.episode import Episode
+from toolstep.envs.render import render_conversation
+from toolstep.envs.tools import Executor, Tool
+from toolstep.envs.types import EpisodeRecord, Message, Task
+
+RENDER_MODES = ["ansi"]
+
+
+class ToolUseEnv(gym.Env[Any, Any]):
+    """One conversation.  An action is one assistant turn; the observation is what the template puts behind it.
+
+    Args:
+        tasks: where problems come from (see `EnvConfig`).
+        tools: functions or `Tool`s on offer, in addition to the task set's own.
+        render_mode: "ansi", or None.
+        **options: every other keyword of `EnvConfig` and `Limits`, and the task set's own options.
+
+    The reward of the last step is the task set's score in [0, 1] (or what `reward=` says); tools may add to any step's.
+    `info["stop_reason"]` says why an episode ended: `terminated` where it answered, a tool or the task ended it;
+    `truncated` where a budget ran out (turns, tokens, context, wall clock) or the turn was cut by length.
+
+    Example:
+        >>> def add(a: int, b: int) -> int:
+        ...     '''Add two integers.'''
+        ...     return a + b
+        >>> env = ToolUseEnv([{"prompt": "What is 2 + 3?", "answer": "5"}], tools=[add])
+        >>> obs, info = env.reset(seed=0)
+        >>> call = '<tool_call>\\n{"name": "add", "arguments": {"a": 2, "b": 3}}\\n</tool_call>'
+        >>> obs, reward, terminated, truncated, info = env.step(call)
+        >>> info["call_statuses"], terminated
+        (['ok'], False)
+        >>> obs, reward, terminated, truncated, info = env.step("5")
+        >>> reward, terminated, info["stop_reason"]
+        (1.0, True, 'answered')
+        >>> env.close()
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": RENDER_MODES}  # type: ignore[misc]
+
+    def __init__(
+        self,
+        tasks: Any,
+        tools: Sequence[Tool | Callable[..., Any]] | None = None,
+        *,
+        render_mode: str | None = None,
+        **options: Any,
+    ):
+        check_render_mode(render_mode)
+        self.render_mode = render_mode
+        self.config = EnvConfig.create(tasks, tools, **options)
+        self.observation_space = self.config.view.observation_space()
+        self.action_space = self.config.view.action_space()
+        self._episode = Episode(self.config)
+        self._executor = Executor(self.config.limits.max_calls)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin the next episode.  The seed decides the task; without one the generator goes on."""
+        super().reset(seed=seed)
+        return self._episode.reset(self.np_random)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take one assistant turn, run its tools, return what comes next.
+
+        Raises:
+            TypeError, ValueError: the action has not the type of this view (whatever a model can *write* is fine).
+            gymnasium.error.ResetNeeded: the episode is over, or was never begun.
+        """
+        action = self.config.view.check(action)
+        episode = self._episode
+        if episode.over:
+            raise gym.error.ResetNeeded("the episode is over (or was never begun): call reset() first")
+        try:
+            calls = episode.begin(action)
+            out = episode.finish(self._executor.run(calls, timeout=self.config.limits.tool_timeout))
+        except Exception as e:
+            if self.config.strict:
+                raise
+            out = episode.fail(e)
+        return out.observation, out.reward, out.terminated, out.truncated, out.info
+
+    def render(self) -> str | None:  # type: ignore[override]
+        """The conversation so far, for a person to read ("ansi")."""
+        if self.render_mode is None:
+            gym.logger.warn('render() does nothing without a render mode: pass render_mode="ansi"')
+            return None
+        return render_conversation(self._episode)
+
+    def close(self) -> None:
+        """Stop the tool threads and processes.  May be called again."""
+        self._executor.close()
+
+    # What agents, wrappers and tests look at.
+    @property
+    def task(self) -> Task:
+        """The task of the running episode."""
+        return self._episode.task
+
+    @property
+    def record(self) -> EpisodeRecord:
+        """The episode so far."""
+        return self._episode.record
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation so far (a copy)."""
+        return list(self._episode.messages)
+
+    @property
+    def tool_seconds(self) -> float:
+        """Seconds that this episode's tools took, summed over calls."""
+        return self._episode.tool_seconds
+
+    def oracle_action(self) -> Any:
+        """The right next action in this env's view; None where the episode is over."""
+        return self._episode.oracle_action()
+
+
+def check_render_mode(mode: str | None) -> None:
+    """ValueError for a render mode that does not exist."""
+    if mode is not None and mode not in RENDER_MODES:
+        raise ValueError(f"render_mode must be one of {RENDER_MODES} or None, got {mode!r}")

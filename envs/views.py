@@ -1,0 +1,186 @@
+"""Views: what an observation and an action look like.
+
+A view turns what the template wrote (a `Segment`) and the messages behind it into an observation, and an action into
+the text of a turn.  Nothing else of an episode depends on it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+from gymnasium import spaces
+
+from toolstep.envs.chat import ChatTemplate, Segment
+from toolstep.envs.spaces import TokenSequence, UnicodeText
+from toolstep.envs.types import Message, Role
+
+MAX_OBSERVATION_CHARS = 2**20
+MAX_ACTION_CHARS = 2**18
+ROLES: tuple[Role, ...] = get_args(Role)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """An action as the episode takes it.
+
+    text: the turn, its stop token removed.  stop: text of the stop token that it ended with, None if it had none.
+    cut: the turn was cut by length.  tokens: number of sampled ids, the stop token included; 0 without a tokenizer.
+    """
+
+    text: str
+    stop: str | None
+    cut: bool
+    tokens: int
+
+
+class View(ABC):
+    """Spaces, and the two conversions.  Shared by all rows; holds no state of an episode."""
+
+    name: str
+
+    def __init__(self, chat: ChatTemplate):
+        self.chat = chat
+
+    @abstractmethod
+    def observation_space(self) -> spaces.Space[Any]:
+        """A new space object (a space owns a random generator)."""
+
+    @abstractmethod
+    def action_space(self) -> spaces.Space[Any]:
+        """A new space object."""
+
+    @abstractmethod
+    def observe(self, segment: Segment, messages: Sequence[Message]) -> Any:
+        """The observation, fresh at every call, of what was appended to the context."""
+
+    @abstractmethod
+    def check(self, action: Any) -> Any:
+        """The action in its plain type; TypeError or ValueError says what was expected and what was got."""
+
+    @abstractmethod
+    def read(self, action: Any) -> Reading:
+        """A checked action as text.  Total: whatever a model wrote can be read."""
+
+    @abstractmethod
+    def write(self, text: str) -> Any:
+        """The action that says `text` as one complete turn."""
+
+
+class TextView(View):
+    """Text both ways: the observation is what the template put behind the agent's last turn, the action one turn."""
+
+    name = "text"
+
+    def observation_space(self) -> spaces.Space[Any]:
+        return UnicodeText(MAX_OBSERVATION_CHARS)
+
+    def action_space(self) -> spaces.Space[Any]:
+        return UnicodeText(MAX_ACTION_CHARS)
+
+    def observe(self, segment: Segment, messages: Sequence[Message]) -> Any:
+        return segment.text[:MAX_OBSERVATION_CHARS]
+
+    def check(self, action: Any) -> str:
+        if not isinstance(action, str):
+            raise TypeError(f"view={self.name!r} takes a str (one assistant turn), got {type(action).__name__}")
+        return str(action)
+
+    def read(self, action: str) -> Reading:
+        text = action.encode("utf-8", "replace").decode("utf-8")  # lone surrogates break tokenizers
+        stop = next((s for s in self.chat.stop_tokens if text.endswith(s)), None)
+        tokens = self.chat.count(text) if self.chat.tokenizer is not None else 0
+        # A text turn is complete by definition; a context that lacks its stop token gets it with the delta.
+        return Reading(text.removesuffix(stop) if stop else text, stop, False, tokens)
+
+    def write(self, text: str) -> str:
+        return text
+
+
+class MessagesView(TextView):
+    """Structured chat: the observation is the new messages, the action the text of one turn."""
+
+    name = "messages"
+
+    def observation_space(self) -> spaces.Space[Any]:
+        message = {
+            "role": spaces.Discrete(len(ROLES)),
+            "name": UnicodeText(256),
+            "content": UnicodeText(MAX_OBSERVATION_CHARS),
+        }
+        return spaces.Sequence(spaces.Dict(message))
+
+    def observe(self, segment: Segment, messages: Sequence[Message]) -> Any:
+        return tuple(
+            {
+                "role": np.int64(ROLES.index(m.role)),
+                "name": (m.name or "")[:256],
+                "content": m.content[:MAX_OBSERVATION_CHARS],
+            }
+            for m in messages
+        )
+
+
+class TokensView(View):
+    """Token ids both ways, int64 [T], ragged; `info["sources"]` has one byte for each id of the observation.
+
+    An action without a stop token at its end is a turn that was cut by length.  Ids behind the first stop token are no
+    part of the turn (a batched sampler pads there).
+    """
+
+    name = "tokens"
+
+    def __init__(self, chat: ChatTemplate):
+        super().__init__(chat)
+        if chat.tokenizer is None:
+            raise ValueError('view="tokens" needs tokenizer=... (a tokenizer object, a folder, a hub id, or "smollm2")')
+        self._stops = np.array(sorted(chat.stop_ids), dtype=np.int64)
+
+    def observation_space(self) -> spaces.Space[Any]:
+        return TokenSequence(self.chat.vocabulary)
+
+    def action_space(self) -> spaces.Space[Any]:
+        return TokenSequence(self.chat.vocabulary, stop_ids=tuple(self.chat.stop_ids))
+
+    def observe(self, segment: Segment, messages: Sequence[Message]) -> Any:
+        return segment.ids.astype(np.int64)  # a copy
+
+    def check(self, action: Any) -> np.ndarray:
+        ids = np.asarray(action)
+        if ids.size == 0 and ids.ndim == 1:
+            return ids.astype(np.int64)
+        if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
+            raise TypeError(
+                f'view="tokens" takes a 1-D array of token ids, got {type(action).__name__} of shape {ids.shape} and '
+                f"dtype {ids.dtype}"
+            )
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= self.chat.vocabulary:
+            raise ValueError(
+                f"token ids must be in [0, {self.chat.vocabulary}), got {low if low < 0 else high}: does the agent use "
+                "this environment's tokenizer?"
+            )
+        return ids.astype(np.int64)
+
+    def read(self, action: np.ndarray) -> Reading:
+        ends = np.flatnonzero(np.isin(action, self._stops))
+        if len(ends) == 0:
+            return Reading(self.chat.decode(action), None, True, len(action))
+        end = int(ends[0])
+        return Reading(self.chat.decode(action[:end]), self.chat.decode(action[end : end + 1]), False, end + 1)
+
+    def write(self, text: str) -> np.ndarray:
+        return self.chat.encode_turn(text)
+
+
+VIEWS: dict[str, type[View]] = {v.name: v for v in (TextView, TokensView, MessagesView)}
+
+
+def make_view(name: str, chat: ChatTemplate) -> View:
+    """The view of that name.  ValueError names the known ones."""
+    if name not in VIEWS:
+        raise ValueError(f"view must be one of {sorted(VIEWS)}, got {name!r}")
+    return VIEWS[name](chat)
