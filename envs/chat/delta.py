@@ -1,0 +1,468 @@
+"""The observation delta of any chat template, as text (invariant I2).  No per-model code.
+
+Question: the model has written a turn, the environment has answered; what does the template put between the end of
+the turn and the next point at which the model writes?
+
+1. Render the conversation with a stand-in for the turn that carries a sentinel, followed by the new messages.  All
+   text up to the sentinel is thrown away, so nothing that the template does to earlier text (strips thoughts,
+   re-dumps JSON, adds or moves a system prompt) can matter.
+2. Cut behind the turn's own tail: at the first stop token that stands before the first new content.
+3. Render again with the new contents between marks, which tells the template's characters from the environment's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from toolstep.envs.chat.encoder import ControlTokens
+from toolstep.envs.chat.errors import (
+    ChatTemplateError,
+    MessageDropped,
+    StopTokenMismatch,
+    TemplateRejects,
+    TurnNotWritten,
+    UnsafeContent,
+)
+from toolstep.envs.chat.marks import Marker, Span
+from toolstep.envs.chat.render import Renderer
+
+SENTINEL = "Zq7sentinelQz"
+_THOUGHT, _ANSWER = "Zq7thoughtQz", "Zq7answerQz"
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")
+
+PROBE_TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "probe",
+            "description": "Zq7descriptionQz",
+            "parameters": {
+                "type": "object",
+                "properties": {"value": {"type": "string", "description": "a value"}},
+                "required": ["value"],
+            },
+        },
+    }
+]
+
+Dicts = list[dict[str, Any]]
+Writer = Callable[[Marker], Dicts]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Text of a template with its provenance.
+
+    foreign: spans in which no control token may be recognised.  body: spans of message content.  They differ only
+    where the template looks into content, so that it could not be marked.
+    """
+
+    text: str
+    foreign: tuple[Span, ...] = ()
+    body: tuple[Span, ...] = ()
+    inserted: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A way to write the stand-in turn: with calls or as plain content."""
+
+    calls: bool
+    json_arguments: bool = False
+    content: str | None = None
+    one_call: bool = False
+
+
+PLAIN = Shape(calls=False)
+
+
+def safe_name(name: str | None, default: str = "unknown") -> str:
+    """`name` if it is safe to write into a template's frame: some write it between control tokens."""
+    return name if name and _SAFE_NAME.fullmatch(name) else default
+
+
+class DeltaWriter:
+    """Computes deltas of one template.  Immutable after construction, so threads may share it.
+
+    tokens: the added tokens of the vocabulary (without a tokenizer: the stop tokens).
+    stops: the texts at which generation stops.
+    """
+
+    def __init__(
+        self, render: Renderer, tokens: ControlTokens, stops: frozenset[str], kwargs: Mapping[str, Any]
+    ):
+        self.render = render
+        self._tokens = tokens
+        self.stops = stops
+        self.header = self._find_header(kwargs)
+        self._orders = {n: self._order(n, kwargs) for n in (1, 2)}
+        self._history = next(
+            (s for s in self._orders[1] if self._fits_history(s, kwargs)), Shape(True, False, "")
+        )
+        self._thought_marks = self._find_thought_marks(kwargs)
+
+    # ------------------------------------------------------------------ the delta
+    def delta(
+        self,
+        base: Dicts,
+        calls: Sequence[tuple[str, str]],
+        new: Writer,
+        tools: Sequence[dict[str, Any]],
+        *,
+        stop: str | None,
+        thought_open: bool = False,
+        kwargs: Mapping[str, Any],
+    ) -> Written:
+        """What follows a turn that made `calls` (name, id) after `base`, given the messages that `new` writes.
+
+        stop: the stop token that the sample ended with, None if it had none; then the close is part of the delta.
+        """
+        names = [(safe_name(name), safe_name(id_, f"call{i:05d}")) for i, (name, id_) in enumerate(calls)]
+        base = self.skeleton(base)
+        errors: list[ChatTemplateError] = []
+        for shape in self._orders[min(len(names), 2)] if names else [PLAIN]:
+            if names and not shape.calls and not any(isinstance(e, TurnNotWritten) for e in errors):
+                break  # plain content may stand in for calls only where the template ignores calls, not where it raises
+            try:
+                return self._delta(shape, base, names, new, tools, stop, thought_open, kwargs)
+            except (UnsafeContent, StopTokenMismatch):
+                raise
+            except ChatTemplateError as e:
+                errors.append(e)
+        raise min(
+            errors, key=lambda e: (not isinstance(e, MessageDropped), not isinstance(e, TemplateRejects))
+        )
+
+    def _delta(
+        self,
+        shape: Shape,
+        base: Dicts,
+        calls: Sequence[tuple[str, str]],
+        new: Writer,
+        tools: Sequence[dict[str, Any]],
+        stop: str | None,
+        thought_open: bool,
+        kwargs: Mapping[str, Any],
+    ) -> Written:
+        turn = _stand_in(shape, calls)
+        head = [*base, turn]
+        full = self.marked(
+            lambda m: ([*head, *new(m)], list(tools)),
+            generation=True,
+            kwargs=kwargs,
+            after=SENTINEL,
+            in_order=True,
+        )
+        notes = list(full.notes)
+        at = full.text.find(SENTINEL)
+        if at < 0:
+            raise TurnNotWritten(
+                f"the template does not write {'tool calls' if shape.calls else 'assistant content'}"
+            )
+        cut = at + len(SENTINEL)
+        if any(a < cut for a, _ in full.body):
+            raise MessageDropped(
+                "the template writes a new message in front of the assistant turn that it answers"
+            )
+        after = full.text[cut:]
+        limit = full.body[0][0] - cut if full.body else len(after)
+
+        def alone() -> str:
+            return self._alone(head, tools, kwargs)
+
+        tail, close = self._turn_end(after, limit)
+        also_last = None  # whether the close is also written when the turn is last: else it may be a header
+        if close is None:
+            tail, close, also_last = self._unstopped(shape, after[:limit], after, alone(), notes)
+        rest = after[len(tail) :]
+        if not shape.calls and tail.strip():
+            notes.append(f"the template writes {tail!r} after the content of an assistant turn")
+        inserted, skip = "", 0
+        if stop:
+            if rest.startswith(stop):
+                skip = len(stop)
+            elif close:
+                if also_last is None:
+                    also_last = alone().startswith(tail + close)
+                if also_last:
+                    skip = len(close)
+                    notes.append(
+                        f"the sample stopped at {stop!r}; the template closes this turn with {close!r}"
+                    )
+                else:
+                    notes.append(f"the sample stopped at {stop!r}, which the template does not write here")
+        elif close:
+            inserted = close
+        shift = cut + len(tail) + skip
+        if any(a < shift for a, _ in full.body):
+            raise MessageDropped("the template writes new content before the end of the assistant turn")
+        text = rest[skip:]
+        if not stop and text and self._tokens.at(text, 0) is None:
+            notes.append("the delta opens with plain text after a sample without a stop token")
+        if thought_open and not stop:
+            end = self.thought_end
+            inserted, text, shift = end + inserted, end + text, shift - len(end)
+        if shape.one_call and len(calls) > 1:
+            notes.append(f"the template writes one call a turn; this turn made {len(calls)}")
+        if calls and not shape.calls:
+            notes.append("the template does not write tool calls; the turn stood in as plain content")
+        return Written(
+            text, _shifted(full.foreign, shift), _shifted(full.body, shift), inserted, tuple(notes)
+        )
+
+    def close(
+        self,
+        base: Dicts,
+        calls: Sequence[tuple[str, str]],
+        tools: Sequence[dict[str, Any]],
+        *,
+        thought_open: bool = False,
+        kwargs: Mapping[str, Any],
+    ) -> Written:
+        """What closes a turn that was cut and that nothing follows."""
+        names = [(safe_name(name), safe_name(id_, f"call{i:05d}")) for i, (name, id_) in enumerate(calls)]
+        error: ChatTemplateError | None = None
+        for shape in self._orders[min(len(names), 2)] if names else [PLAIN]:
+            try:
+                after = self._alone([*self.skeleton(base), _stand_in(shape, names)], tools, kwargs)
+            except ChatTemplateError as e:
+                error = error or e
+                continue
+            close = self._turn_end(after, len(after))[1] or ""
+            text = (self.thought_end if thought_open else "") + close
+            return Written(text, inserted=text)
+        raise error or TurnNotWritten("the template writes no assistant turn")
+
+    # ------------------------------------------------------------------ marked renderings
+    def marked(
+        self,
+        write: Callable[[Marker], tuple[Dicts, list[dict[str, Any]]]],
+        *,
+        generation: bool,
+        kwargs: Mapping[str, Any],
+        after: str = "",
+        in_order: bool = False,
+    ) -> Written:
+        """Render what `write` gives, once as it is and once with marks, and compare.
+
+        The result is the plain rendering with the spans of the marked pieces.  Where the template's logic looks into
+        the content, it is the plain rendering only if that is provably free of foreign control tokens, else the form
+        that the template writes for other content.
+        """
+        messages, tools = write(Marker(plain=True))
+        raw = self.render(messages, tools, generation=generation, kwargs=kwargs)
+        marker = Marker(raw)
+        try:
+            found = marker.find(self.render(*write(marker), generation=generation, kwargs=kwargs))
+        except TemplateRejects as e:
+            raise UnsafeContent(
+                f"the template accepts this content but not with marks around it, so that its text cannot be told "
+                f"from the template's own: {e}"
+            ) from e
+        missing = set(marker.required) - set(found.order)
+        unordered = in_order and found.order != sorted(found.order)
+        spans = tuple(found.spans)
+        if found.text == raw:
+            if missing:
+                raise MessageDropped(
+                    f"the template does not write {len(missing)} of {len(marker.required)} message contents; roles of "
+                    f"the last messages: {[m['role'] for m in messages[-4:]]}"
+                )
+            if unordered:
+                raise MessageDropped("the template reorders the new messages")
+            required = frozenset(marker.required)
+            body = tuple(s for s, n in zip(found.spans, found.order, strict=True) if n in required)
+            return Written(raw, spans, body)
+        located = _locate(raw, marker.pieces, after)
+        harmless = not any(self._tokens.find_all(c) for c in marker.pieces)
+        if (
+            located is not None
+            and harmless
+            and self._tokens.find_all(raw) == self._tokens.find_all(found.text)
+        ):
+            return Written(raw, (), located, notes=("the template's output depends on the content",))
+        if missing or unordered:
+            raise UnsafeContent(
+                "the template cuts or drops content that holds text of control tokens, so that the rest of it cannot "
+                "be told from the template's own"
+            )
+        note = (
+            "the template's output depends on the content; the form that it writes for other content was used"
+        )
+        return Written(found.text, spans, spans, notes=(note,))
+
+    # ------------------------------------------------------------------ parts of a turn
+    @property
+    def thought_end(self) -> str:
+        """What closes a thought: as the template writes it, else in the commonest form."""
+        return self._thought_marks[1] if self._thought_marks else "\n</think>\n\n"
+
+    def natural_stop(
+        self, calls: bool, tools: Sequence[dict[str, Any]], kwargs: Mapping[str, Any]
+    ) -> str | None:
+        """The stop token with which a model ends a turn, with or without calls, by what the template writes."""
+        names = [("probe", "call00000")] if calls else []
+        try:
+            return self.close([_user()], names, tools, kwargs=kwargs).text or None
+        except ChatTemplateError:
+            return None
+
+    def skeleton(self, messages: Sequence[dict[str, Any]]) -> Dicts:
+        """Earlier messages, reduced to what can shape later text."""
+        return [self._reduced(m) for m in messages]
+
+    def _reduced(self, m: dict[str, Any]) -> dict[str, Any]:
+        if m["role"] == "assistant":
+            if not m.get("tool_calls"):
+                return {"role": "assistant", "content": "ok"}
+            return {
+                "role": "assistant",
+                "content": self._history.content,
+                "tool_calls": [
+                    _call(safe_name(c["function"]["name"]), c["id"], {}, self._history.json_arguments)
+                    for c in m["tool_calls"]
+                ],
+            }
+        return {**m, "content": "ok"} if m["role"] == "tool" else m
+
+    def _alone(self, messages: Dicts, tools: Sequence[dict[str, Any]], kwargs: Mapping[str, Any]) -> str:
+        """What follows the stand-in when no message does."""
+        text = self.render(messages, tools, kwargs=kwargs)
+        if SENTINEL not in text:
+            raise TurnNotWritten("the template does not write the assistant turn")
+        return text.split(SENTINEL, 1)[1]
+
+    def _turn_end(self, after: str, limit: int) -> tuple[str, str | None]:
+        """Text up to the first stop token that ends before `limit`, and that token."""
+        found = [(at, -len(s), s) for s in self.stops if 0 <= (at := after.find(s)) and at + len(s) <= limit]
+        if not found:
+            return "", None
+        at, _, token = min(found)
+        return after[:at], token
+
+    def _unstopped(
+        self, shape: Shape, before_content: str, after: str, alone: str, notes: list[str]
+    ) -> tuple[str, str | None, bool]:
+        """(tail, close, close is also written last) of a turn after which no stop token stands."""
+        tail = self._shared(alone, before_content)
+        if self.header and self.header in tail:  # a turn's own text does not open the next one
+            tail = tail[: tail.index(self.header)]
+        last, here = self._tokens.at(alone, len(tail)), self._tokens.at(after, len(tail))
+        if (
+            last in self.stops
+            and here
+            and here != last
+            and self._tokens.at(after, len(tail) + len(here)) == self.header
+        ):
+            notes.append(f"the template writes {here!r} in place of the stop token once the turn is history")
+            return tail, here, True
+        if not shape.calls and (token := next(iter(self._tokens.find_all(tail)), None)):
+            raise StopTokenMismatch(
+                f"the template closes assistant turns with {token!r}, but generation stops at {sorted(self.stops)}: it "
+                f"would run on.  Pass stop_tokens={sorted({*self.stops, token})!r}"
+            )
+        notes.append("the template writes no close after this turn")
+        return tail, None, False
+
+    def _shared(self, a: str, b: str) -> str:
+        """What both texts begin with, in whole tokens."""
+        n = 0
+        while n < len(a) and n < len(b):
+            ta, tb = self._tokens.at(a, n), self._tokens.at(b, n)
+            if ta != tb or (ta is None and a[n] != b[n]):
+                break
+            n += len(ta) if ta else 1
+        return a[:n]
+
+    # ------------------------------------------------------------------ probes, at construction
+    def _find_header(self, kwargs: Mapping[str, Any]) -> str | None:
+        """The added token that opens a generation prompt."""
+        try:
+            given = self.render([_user()], generation=True, kwargs=kwargs)
+            without = self.render([_user()], kwargs=kwargs)
+        except TemplateRejects:
+            return None
+        return self._tokens.at(given, len(without)) if given.startswith(without) else None
+
+    def _order(self, calls: int, kwargs: Mapping[str, Any]) -> list[Shape]:
+        """Shapes to try for a turn with calls: those that the template wrote in a probe come first."""
+        forms = [(content, as_json) for content in (None, "", "ok") for as_json in (False, True)]
+        shapes = [Shape(True, as_json, content) for content, as_json in forms]
+        if calls > 1:
+            shapes += [Shape(True, as_json, content, one_call=True) for content, as_json in forms[:4]]
+        shapes.sort(key=lambda s: not self._written(s, calls, kwargs))
+        return [*shapes, PLAIN]
+
+    def _written(self, shape: Shape, calls: int, kwargs: Mapping[str, Any]) -> bool:
+        names = [("probe", f"call{i:05d}") for i in range(calls)]
+        results = [{"role": "tool", "content": "ok", "name": n, "tool_call_id": i} for n, i in names]
+        try:
+            messages = [_user(), _stand_in(shape, names), *results]
+            return SENTINEL in self.render(messages, PROBE_TOOLS, generation=True, kwargs=kwargs)
+        except TemplateRejects:
+            return False
+
+    def _fits_history(self, shape: Shape, kwargs: Mapping[str, Any]) -> bool:
+        return shape.calls and self._written(shape, 1, kwargs)
+
+    def _find_thought_marks(self, kwargs: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Text from the header of a turn to its thought, and from the thought to the answer."""
+        turn = {"role": "assistant", "content": _ANSWER, "reasoning_content": _THOUGHT}
+        try:
+            text = self.render([_user(), turn], kwargs=kwargs)
+        except TemplateRejects:
+            return None
+        before, found, rest = text.partition(_THOUGHT)
+        if not found or _ANSWER not in rest:
+            return None
+        start = before.rfind(self.header) if self.header else -1
+        return before[max(start, 0) :], rest.split(_ANSWER, 1)[0]
+
+
+def _user() -> dict[str, Any]:
+    return {"role": "user", "content": "hi"}
+
+
+def _call(name: str, id_: str, arguments: dict[str, Any], as_json: bool) -> dict[str, Any]:
+    written = json.dumps(arguments) if as_json else arguments
+    return {"id": id_, "type": "function", "function": {"name": name, "arguments": written}}
+
+
+def _stand_in(shape: Shape, calls: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """An assistant turn whose last argument, or whose content, is the sentinel."""
+    if not shape.calls:
+        return {"role": "assistant", "content": SENTINEL}
+    used = calls[:1] if shape.one_call else calls
+    last = len(used) - 1
+    return {
+        "role": "assistant",
+        "content": shape.content,
+        "tool_calls": [
+            _call(name, id_, {"value": SENTINEL if i == last else "x"}, shape.json_arguments)
+            for i, (name, id_) in enumerate(used)
+        ],
+    }
+
+
+def _shifted(spans: Sequence[Span], by: int) -> tuple[Span, ...]:
+    return tuple((a - by, b - by) for a, b in spans if a >= by)
+
+
+def _locate(raw: str, contents: Sequence[str], after: str) -> tuple[Span, ...] | None:
+    """Spans of contents in a rendering that could not be marked; None where one is not written."""
+    pos = raw.find(after) + len(after) if after and after in raw else 0
+    spans = []
+    for core in (c.strip() for c in contents):
+        if not core:
+            continue
+        at = raw.find(core, pos)
+        if at < 0:
+            return None
+        pos = at + len(core)
+        spans.append((at, pos))
+    return tuple(spans)

@@ -1,0 +1,74 @@
+"""Conversations as a template that knows tools reads them: OpenAI-style dicts, with marks where text is foreign."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toolstep.envs.chat.delta import safe_name
+from toolstep.envs.chat.marks import Marker
+from toolstep.envs.types import Message
+
+
+def message_dicts(messages: Sequence[Message], mark: Marker, *, deep: bool) -> list[dict[str, Any]]:
+    """Messages with the content of system, user and tool messages marked; `deep`: the assistant's words as well."""
+    out = []
+    for m in messages:
+        d = m.to_dict()
+        if m.role != "assistant":
+            d["content"] = mark.wrap(m.content)
+        elif deep and m.content:
+            d["content"] = mark.wrap(m.content, required=False)
+        for call in d.get("tool_calls", ()):
+            call["function"]["name"] = safe_name(call["function"]["name"])
+            if deep:
+                call["function"]["arguments"] = mark.wrap_values(call["function"]["arguments"])
+        for key in ("name", "tool_call_id"):
+            if key in d:
+                d[key] = safe_name(d[key])
+        out.append(d)
+    return out
+
+
+def answers(new: Sequence[Message], calls: Sequence[tuple[str, str]]) -> list[Message]:
+    """New messages whose tool results name the call they answer: the i-th result answers the i-th call (I13)."""
+    out, k = [], 0
+    for m in new:
+        if m.role == "tool":
+            name, id_ = calls[k] if k < len(calls) else ("unknown", f"call{k:05d}")
+            m = Message("tool", m.content, (), m.tool_call_id or id_, m.name or name)
+            k += 1
+        out.append(m)
+    return out
+
+
+def marked_schemas(tools: Sequence[Mapping[str, Any]], mark: Marker) -> list[dict[str, Any]]:
+    """Tool schemas with their descriptions marked."""
+    return [_marked(dict(t), mark) for t in tools]
+
+
+def _marked(value: Any, mark: Marker) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            k: mark.wrap(v, required=False) if k == "description" and isinstance(v, str) else _marked(v, mark)
+            for k, v in value.items()
+        }
+    return [_marked(v, mark) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def loose_text(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Foreign text that a shallow marking leaves unmarked."""
+    found: list[str] = []
+    for m in messages:
+        if m.role == "assistant":
+            found.append(m.content)
+            found += _strings([dict(c.parsed or {}) for c in m.tool_calls])
+    return found + _strings(list(tools))
+
+
+def _strings(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping):
+        return [s for k, v in value.items() for s in (*_strings(k), *_strings(v))]
+    return [s for v in value for s in _strings(v)] if isinstance(value, (list, tuple)) else []

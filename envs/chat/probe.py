@@ -1,0 +1,132 @@
+"""What a template can do, found once at construction by rendering a small conversation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from toolstep.envs.chat.delta import PROBE_TOOLS, SENTINEL, DeltaWriter
+from toolstep.envs.chat.errors import ChatTemplateError, StopTokenMismatch, UnknownToolCallFormat
+from toolstep.envs.chat.fallback import Fallback
+from toolstep.envs.chat.formats import ToolCallFormat, detect_format, get_format
+from toolstep.envs.chat.marks import Marker
+
+_USER = {"role": "user", "content": "Zq7userQz"}
+_SYSTEM = {"role": "system", "content": "Zq7systemQz"}
+_CALL = ("probe", "call00000")
+_DESCRIPTION = PROBE_TOOLS[0]["function"]["description"]
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """form: how the model writes calls.  fallback: None where the template itself knows tools.
+
+    stops: the stop token at which a turn ends that makes calls (True) or makes none (False), None if unknown.
+    """
+
+    form: ToolCallFormat
+    fallback: Fallback | None
+    stops: Mapping[bool, str | None]
+
+
+def probe(writer: DeltaWriter, tool_call_format: str | None, kwargs: Mapping[str, Any]) -> Support:
+    """Find out; raises the error that every episode would meet."""
+    system_role = _renders(writer, [_SYSTEM, _USER], kwargs)
+    base = [_SYSTEM, _USER] if system_role else [_USER]
+    follow = writer.delta(base, [], _writes([_USER]), [], stop=None, kwargs=kwargs)
+    stops = {False: _natural(writer, follow.inserted, False, kwargs)}
+    if _knows_tools(writer, base, kwargs):
+        result = {"role": "tool", "content": "Zq7resultQz", "name": _CALL[0], "tool_call_id": _CALL[1]}
+        try:
+            called = writer.delta(base, [_CALL], _writes([result]), PROBE_TOOLS, stop=None, kwargs=kwargs)
+        except StopTokenMismatch:
+            raise
+        except ChatTemplateError:
+            called = None
+        if called is not None and not any("does not write tool calls" in n for n in called.notes):
+            stops[True] = _natural(writer, called.inserted, True, kwargs)
+            return Support(_format(writer, base, tool_call_format, kwargs), None, stops)
+    form = get_format("hermes_json")
+    if tool_call_format not in (None, form.name):
+        raise UnknownToolCallFormat(
+            f"the chat template does not write tools, calls and results, so that calls are text of the form {form.name!r}; "
+            f"tool_call_format={tool_call_format!r} cannot be had"
+        )
+    merge = not _renders(writer, [_USER, _USER], kwargs)
+    return Support(form, Fallback(form, system_role, merge), {False: stops[False], True: stops[False]})
+
+
+def _writes(messages: list[dict[str, Any]]) -> Any:
+    def write(mark: Marker) -> list[dict[str, Any]]:
+        return [{**m, "content": mark.wrap(m["content"])} for m in messages]
+
+    return write
+
+
+def _renders(writer: DeltaWriter, messages: list[dict[str, Any]], kwargs: Mapping[str, Any]) -> bool:
+    try:
+        text = writer.render(messages, generation=True, kwargs=kwargs)
+    except ChatTemplateError:
+        return False
+    return all(m["content"] in text for m in messages)
+
+
+def _knows_tools(writer: DeltaWriter, base: list[dict[str, Any]], kwargs: Mapping[str, Any]) -> bool:
+    try:
+        return _DESCRIPTION in writer.render(base, PROBE_TOOLS, generation=True, kwargs=kwargs)
+    except ChatTemplateError:
+        return False
+
+
+def _natural(writer: DeltaWriter, inserted: str, calls: bool, kwargs: Mapping[str, Any]) -> str | None:
+    if inserted in writer.stops:
+        return inserted
+    last = writer.natural_stop(calls, PROBE_TOOLS if calls else [], kwargs)
+    return last if last in writer.stops else None
+
+
+def _format(
+    writer: DeltaWriter, base: list[dict[str, Any]], name: str | None, kwargs: Mapping[str, Any]
+) -> ToolCallFormat:
+    if name is not None:
+        return get_format(name)
+    turns = list(_rendered_calls(writer, base, kwargs))
+    form = detect_format(iter(turns), _CALL[0], {"value": SENTINEL})
+    if form is None:
+        shown = turns[0][:200] if turns else ""
+        raise UnknownToolCallFormat(
+            f"the chat template writes a call as {shown!r}, which no known format reads; pass tool_call_format= with one "
+            "of toolstep.envs.chat.formats.FORMATS, or register one with register_format()"
+        )
+    return form
+
+
+def _rendered_calls(
+    writer: DeltaWriter, base: list[dict[str, Any]], kwargs: Mapping[str, Any]
+) -> Iterator[str]:
+    """A turn with the probe's call as the template writes it, cut out of the conversation in several ways."""
+    prompt = writer.render(base, PROBE_TOOLS, generation=True, kwargs=kwargs)
+    before = writer.render(base, PROBE_TOOLS, kwargs=kwargs)
+    arguments = {"value": SENTINEL}
+    for content in (None, ""):
+        for given in (arguments, json.dumps(arguments)):
+            call = {"id": _CALL[1], "type": "function", "function": {"name": _CALL[0], "arguments": given}}
+            turn = {"role": "assistant", "content": content, "tool_calls": [call]}
+            try:
+                text = writer.render([*base, turn], PROBE_TOOLS, kwargs=kwargs)
+            except ChatTemplateError:
+                continue
+            at = text.rfind(SENTINEL)
+            if at < 0:
+                continue
+            ends = [end for s in writer.stops if (end := text.find(s, at)) >= 0]
+            text = text[: min(ends, default=len(text))]
+            shared = next(
+                (i for i, (a, b) in enumerate(zip(text, prompt)) if a != b), min(len(text), len(prompt))
+            )
+            for start in sorted({len(prompt) if text.startswith(prompt) else shared, shared}):
+                yield text[start:]
+            if text.startswith(before):
+                yield text[len(before) :]

@@ -1,0 +1,312 @@
+"""`ChatTemplate`: what stands between the messages of an episode and the tokens of its context."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolstep.envs.chat import builtin
+from toolstep.envs.chat.delta import DeltaWriter, Written
+from toolstep.envs.chat.encoder import ControlTokens, Encoder, encoder_for
+from toolstep.envs.chat.errors import ChatTemplateError, NoChatTemplate, UnsafeContent, UnsupportedTokenizer
+from toolstep.envs.chat.fallback import Fallback
+from toolstep.envs.chat.formats import ToolCallFormat
+from toolstep.envs.chat.formats.base import Finish
+from toolstep.envs.chat.marks import Marker
+from toolstep.envs.chat.native import answers, loose_text, marked_schemas, message_dicts
+from toolstep.envs.chat.probe import Support, probe
+from toolstep.envs.chat.render import Renderer
+from toolstep.envs.chat.segment import Segment
+from toolstep.envs.chat.tokenizer import default_stop_tokens, load_tokenizer
+from toolstep.envs.types import Message, Source, Turn
+
+Schemas = Sequence[Mapping[str, Any]]
+_NO_KWARGS: Mapping[str, Any] = {}
+CHARACTERS_PER_TOKEN = 4  # where there is no tokenizer
+
+
+class ChatTemplate:
+    """A chat template bound to a tokenizer.  It has no state of an episode, so all rows and threads share one.
+
+    tokenizer: a transformers fast tokenizer; a name for `load_tokenizer`; or None for text only.
+    chat_template: the template's text; by default the tokenizer's own, without a tokenizer a built-in ChatML one.
+    stop_tokens: the tokens, as text or id, at which generation stops; by default what `default_stop_tokens` finds.
+    tool_call_format: a name of `formats.FORMATS`; by default what the template's own rendering of a call shows.
+    template_kwargs: variables for every rendering (`enable_thinking=False`).
+    clock: the time that a template's `strftime_now` tells; the moment of construction by default.
+
+    What can be known to go wrong is found here, by rendering a small conversation with a call, its result and a user's
+    follow-up: the constructor raises `StopTokenMismatch`, `TemplateRejects`, `UnknownToolCallFormat`, ...  A template
+    without support for tools is served by the fallback (`writes_tools` is False, see `chat/fallback.py`).
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any = None,
+        *,
+        chat_template: str | Mapping[str, str] | None = None,
+        stop_tokens: Collection[str | int] | None = None,
+        tool_call_format: str | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        clock: datetime | None = None,
+    ):
+        self.tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
+        self.template_kwargs = dict(template_kwargs or {})
+        self._encoder: Encoder | None = None
+        if self.tokenizer is None:
+            if chat_template is not None and stop_tokens is None:
+                raise ChatTemplateError("a chat_template without a tokenizer needs stop_tokens=[...] as well")
+            text: str | Mapping[str, str] = chat_template or builtin.CHATML_HERMES
+            stops = _texts(builtin.STOP_TOKENS if stop_tokens is None else stop_tokens, None)
+            tokens = ControlTokens([*stops, *builtin.SPECIAL_TOKENS])
+            variables: dict[str, Any] = {}
+            self.stop_ids: frozenset[int] = frozenset()
+        else:
+            text = chat_template or self._own_template()
+            self._encoder = encoder_for(self.tokenizer)
+            given = default_stop_tokens(self.tokenizer) if stop_tokens is None else stop_tokens
+            stops = _texts(given, self.tokenizer)
+            tokens = self._encoder.added
+            variables = dict(self.tokenizer.special_tokens_map)
+            self.stop_ids = frozenset(int(self.tokenizer.convert_tokens_to_ids(t)) for t in stops)
+        if not stops:
+            raise ChatTemplateError("stop_tokens is empty: no turn could ever end")
+        self.stop_tokens: frozenset[str] = stops
+        self.vocabulary: int = 0 if self.tokenizer is None else len(self.tokenizer)
+        self._tokens = tokens
+        self._writer = DeltaWriter(
+            Renderer(text, variables, clock=clock), tokens, stops, self.template_kwargs
+        )
+        self._support: Support = probe(self._writer, tool_call_format, self.template_kwargs)
+        self._stops = {k: v or self._any_stop() for k, v in self._support.stops.items()}
+
+    def _own_template(self) -> str | Mapping[str, str]:
+        own = getattr(self.tokenizer, "chat_template", None)
+        if not own:
+            name = getattr(self.tokenizer, "name_or_path", "") or type(self.tokenizer).__name__
+            raise NoChatTemplate(
+                f"the tokenizer {name!r} has no chat template (a base model's has none); pass chat_template= with the "
+                "text of one, for instance toolstep.envs.chat.builtin.CHATML_HERMES"
+            )
+        template: str | Mapping[str, str] = own
+        return template
+
+    def _any_stop(self) -> str:
+        eos = getattr(self.tokenizer, "eos_token", None)
+        return str(eos) if eos in self.stop_tokens else min(self.stop_tokens)
+
+    @property
+    def writes_tools(self) -> bool:
+        """Whether the template itself writes tools, calls and results; False: the fallback is in use."""
+        return self._support.fallback is None
+
+    @property
+    def tool_call_format(self) -> ToolCallFormat:
+        return self._support.form
+
+    # ------------------------------------------------------------------ context
+    def prompt(
+        self, messages: Sequence[Message], tools: Schemas, *, kwargs: Mapping[str, Any] = _NO_KWARGS
+    ) -> Segment:
+        """The context in front of the first turn; every source is PROMPT."""
+        if not messages:
+            raise ValueError("a prompt needs at least one message")
+        written = self._written_prompt(messages, tools, {**self.template_kwargs, **kwargs})
+        ids, _ = self._encode(written)
+        return Segment(written.text, ids, np.full(len(ids), Source.PROMPT, np.uint8), notes=written.notes)
+
+    def delta(
+        self,
+        history: Sequence[Message],
+        turn: Turn,
+        new: Sequence[Message],
+        tools: Schemas,
+        *,
+        stop: str | None,
+        thought_open: bool = False,
+        kwargs: Mapping[str, Any] = _NO_KWARGS,
+    ) -> Segment:
+        """What follows a sampled turn, up to the point at which the model writes again.
+
+        history: the messages before the turn.  turn: what was sampled, parsed; all of its calls count, malformed ones
+        too.  new: everything that the environment adds, at once: one tool message for each call, in their order,
+        and user messages.  stop: the stop token that the sample ended with; None if it had none, then its close is
+        part of the delta and is reported as `inserted`.  thought_open: such a sample ended inside a thought.
+        """
+        if not new:
+            raise ValueError("no new message: use close() for a turn that nothing follows")
+        if stop is not None and stop not in self.stop_tokens:
+            raise ValueError(f"stop must be one of {sorted(self.stop_tokens)} or None, got {stop!r}")
+        if any(m.role == "assistant" for m in new):
+            raise ValueError("a new message cannot be the assistant's")
+        calls = [(c.name, c.id) for c in turn.calls]
+        merged = {**self.template_kwargs, **kwargs}
+        fallback = self._support.fallback
+        if fallback is not None:
+            written = self._writer.delta(
+                fallback.messages(history, tools, Marker(plain=True)),
+                [],
+                lambda mark: fallback.messages(new, (), mark, opening=False),
+                [],
+                stop=stop,
+                thought_open=thought_open,
+                kwargs=merged,
+            )
+        else:
+            answered = answers(new, calls)
+            written = self._writer.delta(
+                message_dicts(history, Marker(plain=True), deep=False),
+                calls,
+                lambda mark: message_dicts(answered, mark, deep=False),
+                [dict(t) for t in tools],
+                stop=stop,
+                thought_open=thought_open,
+                kwargs=merged,
+            )
+        return self._segment(written)
+
+    def close(
+        self,
+        history: Sequence[Message],
+        turn: Turn,
+        tools: Schemas,
+        *,
+        thought_open: bool = False,
+        kwargs: Mapping[str, Any] = _NO_KWARGS,
+    ) -> Segment:
+        """What closes a turn that was cut and that no message follows; all of it is `inserted`."""
+        merged = {**self.template_kwargs, **kwargs}
+        fallback = self._support.fallback
+        if fallback is not None:
+            base = fallback.messages(history, tools, Marker(plain=True))
+            return self._segment(self._writer.close(base, [], [], thought_open=thought_open, kwargs=merged))
+        base = message_dicts(history, Marker(plain=True), deep=False)
+        calls = [(c.name, c.id) for c in turn.calls]
+        return self._segment(
+            self._writer.close(
+                base, calls, [dict(t) for t in tools], thought_open=thought_open, kwargs=merged
+            )
+        )
+
+    def _written_prompt(
+        self, messages: Sequence[Message], tools: Schemas, kwargs: Mapping[str, Any]
+    ) -> Written:
+        fallback = self._support.fallback
+        if fallback is not None:
+            return self._writer.marked(
+                lambda mark: (fallback.messages(messages, tools, mark), []), generation=True, kwargs=kwargs
+            )
+        try:
+            deep = self._writer.marked(
+                lambda mark: (message_dicts(messages, mark, deep=True), marked_schemas(tools, mark)),
+                generation=True,
+                kwargs=kwargs,
+            )
+            if not deep.notes:
+                return deep
+        except UnsafeContent:
+            pass
+        # The template looks into a call's arguments or a description: leave those alone, if that is safe.
+        risky = [t for text in loose_text(messages, tools) for t in self._tokens.find_all(text)]
+        if risky:
+            raise UnsafeContent(
+                f"the template looks into calls or tool schemas that hold the control token {risky[0]!r} as text"
+            )
+        return self._writer.marked(
+            lambda mark: (message_dicts(messages, mark, deep=False), [dict(t) for t in tools]),
+            generation=True,
+            kwargs=kwargs,
+        )
+
+    def _segment(self, written: Written) -> Segment:
+        ids, body = self._encode(written)
+        sources = np.where(body, np.uint8(Source.BODY), np.uint8(Source.SCAFFOLD)).astype(np.uint8)
+        return Segment(written.text, ids, sources, written.inserted, written.notes)
+
+    def _encode(self, written: Written) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        if self._encoder is None:
+            return np.zeros(0, np.int64), np.zeros(0, np.bool_)
+        return self._encoder.encode(written.text, written.foreign, written.body)
+
+    # ------------------------------------------------------------------ turns
+    def parse(self, text: str, *, finish: Finish = "stop", prompt_tail: str = "", first_id: int = 0) -> Turn:
+        """The turn in `text`, decoded with special tokens kept, without its stop token.  Never raises on any text.
+
+        finish: "length" where the sample was cut.  prompt_tail: the end of the prompt, which may open a thought.
+        first_id: the number of the first call's id (`call00000`).
+        """
+        return self._support.form.parse(text, finish=finish, prompt_tail=prompt_tail, first_id=first_id)
+
+    def write(self, turn: Turn, *, prompt_tail: str = "") -> str:
+        """The text that a model would sample for `turn`, without the stop token: the inverse of `parse`."""
+        return self._support.form.write(turn, prompt_tail=prompt_tail)
+
+    def encode_turn(self, text: str) -> NDArray[np.int64]:
+        """Ids, int64 [T], of a turn as a model would sample it, with the stop token with which such a turn ends.
+
+        The text of a stop token inside the turn stays text: a sampled one would have ended the turn.
+        """
+        if self._encoder is None:
+            return np.zeros(0, np.int64)
+        inside = [(at, at + len(s)) for s in self.stop_tokens for at in _occurrences(text, s)]
+        ids, _ = self._encoder.encode(text, inside)
+        stop = self._stops[bool(self.parse(text).calls)]
+        return np.append(ids, np.int64(self.tokenizer.convert_tokens_to_ids(stop)))
+
+    def decode(self, ids: Sequence[int] | NDArray[np.integer[Any]]) -> str:
+        """Text of ids, special tokens kept."""
+        if self.tokenizer is None:
+            raise UnsupportedTokenizer("there is no tokenizer to decode ids with")
+        decoded: str = self.tokenizer.backend_tokenizer.decode(
+            np.asarray(ids, np.int64).tolist(), skip_special_tokens=False
+        )
+        return decoded
+
+    def count(self, text: str) -> int:
+        """Number of tokens of `text`, read as plain text; without a tokenizer, a quarter of its characters."""
+        if self._encoder is None:
+            return -(-len(text) // CHARACTERS_PER_TOKEN)
+        return len(self._encoder.plain_ids(text))
+
+    def keep(self, text: str, n: int) -> str:
+        """The longest prefix of `text` that holds at most `n` tokens."""
+        if self._encoder is None:
+            return text[: max(n, 0) * CHARACTERS_PER_TOKEN]
+        return self._encoder.prefix(text, n)
+
+
+def _texts(tokens: Collection[str | int], tokenizer: Any) -> frozenset[str]:
+    """Stop tokens as text.  Raises ChatTemplateError for one that is not a single token of the tokenizer."""
+    if isinstance(tokens, str):
+        raise ChatTemplateError(
+            f"stop_tokens must be a collection of tokens, not the text {tokens!r}: write [{tokens!r}]"
+        )
+    out = set()
+    for t in tokens:
+        if tokenizer is None:
+            if not isinstance(t, str):
+                raise ChatTemplateError(
+                    f"stop token {t!r} is an id, and there is no tokenizer to look it up in"
+                )
+            out.add(t)
+            continue
+        text = t if isinstance(t, str) else tokenizer.convert_ids_to_tokens(int(t))
+        id_ = tokenizer.convert_tokens_to_ids(text) if text else None
+        if id_ is None or (id_ == tokenizer.unk_token_id and text != tokenizer.unk_token):
+            raise ChatTemplateError(
+                f"the stop token {t!r} is not in the tokenizer's vocabulary of {len(tokenizer)}"
+            )
+        out.add(text)
+    return frozenset(out)
+
+
+def _occurrences(text: str, token: str) -> list[int]:
+    out, at = [], text.find(token)
+    while at >= 0:
+        out.append(at)
+        at = text.find(token, at + 1)
+    return out

