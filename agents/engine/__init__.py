@@ -1,0 +1,6 @@
+"""Batched decoding of a causal language model; purely token ids."""
+
+from toolstep.agents.engine.engine import Engine, EngineStats
+from toolstep.agents.engine.packed import UnsupportedModel
+
+__all__ = ["Engine", "EngineStats", "UnsupportedModel"]

