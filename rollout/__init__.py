@@ -60,8 +60,8 @@ def __dir__() -> list[str]:
 
 class _Package(types.ModuleType):
     def __setattr__(self, name: str, value: Any) -> None:
-        # The import system binds a submodule to its package by name; `collect` and `evaluate` are the functions
-        # here, whatever was imported first.
+        # The import system binds a submodule to its package by name; `collect` and `evaluate` are the
+        # functions here, whatever was imported first.
         if name in _HOME and isinstance(value, types.ModuleType):
             value = getattr(value, name)
         super().__setattr__(name, value)

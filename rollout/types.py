@@ -109,6 +109,7 @@ class Trajectory:
                     f"Trajectory.{name}[{bad[0]}] is {getattr(self, name)[bad[0]]} in task {self.task_id!r} "
                     f"(seed {self.seed}): it must be a finite number"
                 )
+        self._refuse("source", self.source > max(Source), "is no toolstep.envs.types.Source")
         mask = self.action_mask
         for name in ("logprobs", "model_logprobs"):
             values = getattr(self, name)
@@ -116,7 +117,6 @@ class Trajectory:
             self._refuse(name, values > _LOGPROB_SLACK, "must not be positive")
         self._refuse("weight_versions", (self.weight_versions != -1) & ~mask, "must be -1 where not sampled")
         self._refuse("token_ids", self.token_ids < 0, "must not be negative")
-        self._refuse("source", self.source > max(Source), "is no toolstep.envs.types.Source")
         self._check_turns(mask)
         if not (self.terminated or self.truncated):
             raise TrajectoryError("Trajectory: one of terminated and truncated must be True, both are False")

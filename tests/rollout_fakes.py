@@ -1,7 +1,7 @@
 """A small gymnasium env that follows the info keys of toolstep's envs, and small agents to play in it.
 
-The env is a real `gymnasium.Env`, so gymnasium's own `SyncVectorEnv` drives it in each autoreset mode: what `collect`
-makes of it does not depend on any vector env of ours.
+The env is a real `gymnasium.Env`, so gymnasium's own `SyncVectorEnv` drives it in each autoreset mode: what
+`collect` makes of it does not depend on any vector env of ours.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-
 from toolstep.agents.base import Completion
 from toolstep.envs.spaces import TokenSequence, UnicodeText
 from toolstep.envs.types import Source
@@ -28,7 +27,7 @@ def digest(*parts: Any) -> int:
 
 
 class FakeEnv(gym.Env):
-    """1 to 4 turns, drawn from the seed; observations and rewards depend on the seed and on every action so far.
+    """1 to 4 turns, drawn from the seed; observations and rewards depend on it and on every action so far.
 
     A token action without the stop id is a cut turn: the episode is truncated.
     """
@@ -72,7 +71,9 @@ class FakeEnv(gym.Env):
         if reason:
             self.score = 1.0 if number % 2 else 0.0
         messages = [{"role": "assistant", "content": str(self.history[-1])}]
-        info = self._info(sources, messages, reason, status, ["ok"] if number % 3 else ["ok", "wrong_type"], cut)
+        info = self._info(
+            sources, messages, reason, status, ["ok"] if number % 3 else ["ok", "wrong_type"], cut
+        )
         terminated = reason == "answered"
         observation = self._observation(np.arange(size) + 3 + number % 40)
         return observation, reward, terminated, bool(reason) and not terminated, info
@@ -107,7 +108,7 @@ def fake_envs(num_envs: int, mode: AutoresetMode = AutoresetMode.NEXT_STEP, **op
 
 
 class FakeTokenAgent:
-    """Samples ids that depend on the episode's seed and on its whole context; counts what it was asked for."""
+    """Samples ids that depend on the episode's seed and whole context; counts what it was asked for."""
 
     env_kwargs: Mapping[str, Any] = {"view": "tokens"}
     seed = 0

@@ -11,7 +11,6 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollout_fakes import MODES, STOP, FakeEnv, FakeTextAgent, FakeTokenAgent, fake_envs
-
 from toolstep.agents.base import Completion
 from toolstep.envs.types import Source
 from toolstep.rollout.collect import RunMetrics, collect, play
@@ -49,7 +48,7 @@ def test_modes_and_row_counts_give_identical_trajectories(view):
 )
 def test_order_of_specs_only_orders_the_result(seeds, num_envs, mode, order):
     specs = [EpisodeSpec(s, i % 2) for i, s in enumerate(seeds)]
-    expected = {s: t for s, t in zip(specs, dicts(run(2, AutoresetMode.SAME_STEP, specs)))}
+    expected = dict(zip(specs, dicts(run(2, AutoresetMode.SAME_STEP, specs))))
     order.shuffle(specs)
     assert dicts(run(num_envs, mode, specs)) == [expected[s] for s in specs]
 
@@ -99,13 +98,19 @@ def test_trajectory_is_what_a_single_env_and_agent_would_produce():
         assert got.messages == messages
         assert got.prompt_length == prompt
         assert (got.terminated, got.truncated) == (terminated, truncated)
-        assert (got.stop_reason, got.task_id, got.tags) == (info["stop_reason"], info["task_id"], info["tags"])
+        assert (got.stop_reason, got.task_id, got.tags) == (
+            info["stop_reason"],
+            info["task_id"],
+            info["tags"],
+        )
         assert (got.seed, got.sample_index, got.group_id) == (spec.seed, spec.sample_index, spec.group_id)
         assert set(got.weight_versions[got.action_mask].tolist()) <= {7}
 
 
 def test_final_observation_of_a_truncated_episode_is_kept_behind_the_last_turn():
-    cut = [t for t in run(4, AutoresetMode.SAME_STEP, group_specs(60, 1, seed=1)) if t.stop_reason == "cut_turn"]
+    cut = [
+        t for t in run(4, AutoresetMode.SAME_STEP, group_specs(60, 1, seed=1)) if t.stop_reason == "cut_turn"
+    ]
     assert cut
     assert all(t.truncated and not t.terminated for t in cut)
     behind = [t.token_ids[t.turn == t.turns] for t in cut]
@@ -149,7 +154,9 @@ def test_aborted_turn_ends_the_episode_as_an_agent_error(mode):
 
 
 def test_all_rows_aborted_is_not_stepped():
-    trajectories = run(2, AutoresetMode.DISABLED, group_specs(5, 1, seed=2), agent=FakeTokenAgent(abort_every=1))
+    trajectories = run(
+        2, AutoresetMode.DISABLED, group_specs(5, 1, seed=2), agent=FakeTokenAgent(abort_every=1)
+    )
     assert [t.status for t in trajectories] == ["agent_error"] * 5
     assert all(t.turns == 1 for t in trajectories)
 

@@ -1,0 +1,92 @@
+"""Intervals: how much a measured rate or mean may be trusted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+CONFIDENCE = 0.95
+_RESAMPLES = 9_999  # scipy's default
+_BATCH_NUMBERS = 4_000_000  # resampled numbers held at a time: 32 MB
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A two-sided confidence interval."""
+
+    low: float
+    high: float
+    confidence: float = CONFIDENCE
+
+
+def wilson(successes: int, total: int, confidence: float = CONFIDENCE) -> Interval | None:
+    """Wilson's score interval of a rate (Wilson 1927); None without observations.
+
+    Unlike the normal approximation it stays in [0, 1] and has a width at 0 and at `total` successes.
+    """
+    if not 0 <= successes <= total:
+        raise ValueError(f"successes must be in [0, total={total}], got {successes}")
+    if total == 0:
+        return None
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    rate = successes / total
+    centre = (rate + z * z / (2 * total)) / (1 + z * z / total)
+    half = z / (1 + z * z / total) * math.sqrt(rate * (1 - rate) / total + z * z / (4 * total * total))
+    # Rounding must not push an end past the rate itself, which it touches at 0 and at 1.
+    return Interval(max(0.0, min(centre - half, rate)), min(1.0, max(centre + half, rate)), confidence)
+
+
+def bootstrap_mean(
+    values: Sequence[float],
+    *,
+    clusters: Sequence[Hashable] | None = None,
+    seed: int = 0,
+    confidence: float = CONFIDENCE,
+) -> Interval | None:
+    """Bootstrap interval of a mean (BCa, Efron 1987, by scipy), reproducible by `seed`.
+
+    `clusters` names what each value belongs to (the samples of one task): whole clusters are drawn then,
+    because their members are not independent.  None where there are fewer than two clusters; a point where
+    all clusters are alike.
+    """
+    if clusters is None:
+        clusters = range(len(values))
+    totals: dict[Hashable, list[float]] = {}
+    for key, value in zip(clusters, values, strict=True):
+        total = totals.setdefault(key, [0.0, 0.0])
+        total[0] += value
+        total[1] += 1
+    if len(totals) < 2:
+        return None
+    sums, counts = np.array(list(totals.values())).T
+    mean = float(sums.sum() / counts.sum())
+    if np.all(sums / counts == sums[0] / counts[0]):
+        return Interval(mean, mean, confidence)
+
+    from scipy.stats import bootstrap
+
+    def ratio(s: Any, c: Any, axis: int) -> Any:
+        return s.sum(axis=axis) / c.sum(axis=axis)
+
+    def interval(method: str) -> Any:
+        return bootstrap(
+            (sums, counts),
+            ratio,
+            paired=True,
+            vectorized=True,
+            n_resamples=_RESAMPLES,
+            batch=max(1, _BATCH_NUMBERS // len(sums)),
+            confidence_level=confidence,
+            method=method,
+            rng=np.random.default_rng(seed),
+        ).confidence_interval
+
+    found = interval("BCa")
+    if not np.isfinite([found.low, found.high]).all():  # no acceleration for a nearly constant sample
+        found = interval("percentile")
+    return Interval(float(found.low), float(found.high), confidence)

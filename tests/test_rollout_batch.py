@@ -1,0 +1,194 @@
+"""Padding, the shift by one, and group-relative advantages (I5, I6, I8, I16, I17)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_rollout_types import episodes, make
+from toolstep.rollout.batch import BatchError, GroupPromptError, RolloutBatch, group_advantages
+
+A, B, C, D, E = 10, 11, 12, 13, 14
+
+
+def test_seed_worked_example_prompt_abc_response_de():
+    """Prompt A B C, response D E: logits[:, :-1] predict B C D E, of which D and E were sampled."""
+    trajectory = make([((), (D, E), 1.0)], prompt=(A, B, C))
+    batch = RolloutBatch.from_trajectories([trajectory])
+    assert batch.input_ids.tolist() == [[A, B, C, D, E]]
+    assert batch.action_mask.tolist() == [[0, 0, 0, 1, 1]]
+    shifted = batch.shifted()
+    assert shifted.targets.tolist() == [[B, C, D, E]]
+    assert shifted.action_mask.tolist() == [[0, 0, 1, 1]]
+    sampled = trajectory.logprobs[trajectory.action_mask]
+    assert shifted.old_logprobs.tolist() == [[0, 0, *sampled.tolist()]]
+    # A model that knows the log-probs: logits[t] gives the id at t + 1 the log-prob that was stored for it.
+    model = np.zeros((1, 5, 20), np.float32)
+    model[0, 2, D], model[0, 3, E] = sampled
+    gathered = np.take_along_axis(model[:, :-1], shifted.targets[..., None], axis=-1)[..., 0]
+    assert np.array_equal(gathered * shifted.action_mask, shifted.old_logprobs)
+
+
+@settings(max_examples=60)
+@given(st.lists(episodes, min_size=1, max_size=5), st.integers(0, 60))
+def test_batch_holds_each_row_and_nothing_else(trajectories, pad):
+    trajectories = [t for t in trajectories if t.context]
+    if not trajectories:
+        return
+    batch = RolloutBatch.from_trajectories(trajectories, pad_id=pad)
+    width = max(t.context for t in trajectories)
+    assert batch.input_ids.shape == batch.attention_mask.shape == batch.action_mask.shape
+    assert batch.input_ids.shape == (len(trajectories), width)
+    for b, t in enumerate(trajectories):
+        n = t.context
+        assert batch.input_ids[b, :n].tolist() == t.token_ids.tolist()
+        assert (batch.input_ids[b, n:] == pad).all()
+        assert batch.attention_mask[b].tolist() == [True] * n + [False] * (width - n)
+        assert batch.action_mask[b].sum() == t.sampled
+        assert batch.old_logprobs[b, :n].tolist() == t.logprobs.tolist()
+        assert not batch.old_logprobs[b, n:].any()
+    assert not (batch.action_mask & ~batch.attention_mask).any()
+    shifted = batch.shifted()
+    for name in ("targets", "action_mask", "old_logprobs", "advantages"):
+        assert getattr(shifted, name).shape == (len(trajectories), width - 1)
+    # Nothing that was sampled is lost by the shift, unless it is the very first id (then no logits predict it).
+    first = batch.action_mask[:, 0].sum()
+    assert shifted.action_mask.sum() == batch.action_mask.sum() - first
+
+
+def test_pad_that_is_eos_takes_no_real_token():
+    eos = 2
+    rows = [make([((), (5, eos), 1.0), ((7,), (6, eos), 0.0)]), make([((), (eos,), 1.0)])]
+    batch = RolloutBatch.from_trajectories(rows, pad_id=eos)
+    assert batch.attention_mask.sum(axis=1).tolist() == [t.context for t in rows]
+    assert (batch.input_ids[0, batch.action_mask[0]] == eos).sum() == 2
+    assert (batch.input_ids[1, batch.action_mask[1]] == eos).sum() == 1
+
+
+def test_empty_action_is_a_row_with_an_empty_mask():
+    batch = RolloutBatch.from_trajectories([make([((), (), 0.5)], prompt=(A,))])
+    assert batch.shifted().targets.shape == (1, 0)
+    assert batch.action_mask.sum() == 0
+    assert batch.rewards.tolist() == [0.5]
+
+
+def group(rewards, **overrides):
+    return [
+        make([((), (5,), r)], group_id=0, sample_index=i, **{k: v[i] for k, v in overrides.items()})
+        for i, r in enumerate(rewards)
+    ]
+
+
+def test_advantages_are_relative_to_the_group():
+    rewards = [1.0, 0.0, 0.5, 0.25]
+    batch = RolloutBatch.from_trajectories(group(rewards))
+    expected = (np.array(rewards) - np.mean(rewards)) / (np.std(rewards) + 1e-4)
+    per_row = batch.advantages[batch.action_mask]
+    np.testing.assert_allclose(per_row, expected, rtol=1e-5)
+    assert not batch.advantages[~batch.action_mask].any()
+
+
+def test_failed_member_leaves_the_mask_and_the_baseline():
+    failed = RolloutBatch.from_trajectories(
+        group([1.0, 0.0, 0.5, 0.0], status=["ok", "ok", "ok", "env_error"])
+    )
+    three = RolloutBatch.from_trajectories(group([1.0, 0.0, 0.5]))
+    assert np.array_equal(failed.advantages[:3], three.advantages)
+    assert not failed.action_mask[3].any()
+    assert not failed.old_logprobs[3].any()
+    assert not failed.advantages[3].any()
+    assert failed.attention_mask[3].any()
+    assert failed.counts.unusable_rows == 1
+
+
+def test_groups_without_a_comparison_give_zero_and_are_counted():
+    rows = [
+        *group([1.0, 1.0, 1.0]),
+        make([((), (5,), 1.0)], group_id=1),
+        *[make([((), (5,), r)], group_id=2, status=s) for r, s in ((1.0, "ok"), (0.0, "env_error"))],
+        make([((), (5,), 1.0)]),
+    ]
+    batch = RolloutBatch.from_trajectories(rows)
+    assert not batch.advantages.any()
+    assert (batch.counts.groups, batch.counts.zero_variance_groups) == (4, 1)
+    assert batch.counts.single_member_groups == 3
+    assert batch.group_ids.tolist() == [0, 0, 0, 1, 2, 2, -1]
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(-10, 10, width=32), st.integers(0, 3), st.booleans()), min_size=1, max_size=20
+    )
+)
+def test_advantages_are_finite_and_centred(rows):
+    rewards, groups, usable = (np.array(x, d) for x, d in zip(zip(*rows), (np.float32, np.int64, np.bool_)))
+    out, (n, singles, flat) = group_advantages(rewards, groups, usable)
+    assert np.isfinite(out).all()
+    assert not out[~usable].any()
+    assert singles + flat <= n == len(set(groups[usable].tolist()))
+    for g in set(groups.tolist()):
+        members = out[(groups == g) & usable]
+        assert abs(members.sum()) < 1e-3
+        assert not members.size or np.abs(members).max() <= np.sqrt(members.size) + 1e-3
+
+
+def test_equal_rewards_that_do_not_sum_exactly_are_zero_variance():
+    out, (_, _, flat) = group_advantages(
+        np.full(3, 0.1, np.float32), np.zeros(3, np.int64), np.ones(3, np.bool_)
+    )
+    assert not out.any()
+    assert flat == 1
+
+
+def test_group_that_starts_from_different_prompts_is_refused_by_name():
+    rows = [make([((), (5,), 1.0)], group_id=7, sample_index=i, prompt=(1, 2 + i)) for i in range(2)]
+    with pytest.raises(GroupPromptError, match=r"group 7: .* sample 0 .* sample 1 .* differ from id 1 on"):
+        RolloutBatch.from_trajectories(rows)
+    longer = [make([((), (5,), 1.0)], group_id=7, prompt=p) for p in ((1, 2), (1, 2, 3))]
+    with pytest.raises(GroupPromptError, match="differ from id 2 on"):
+        RolloutBatch.from_trajectories(longer)
+    RolloutBatch.from_trajectories([make([((), (5,), 1.0)], group_id=i, prompt=(i,)) for i in range(2)])
+
+
+def test_overlong_row_is_dropped_and_leaves_the_baseline():
+    rows = [*group([1.0, 0.0]), make([((), (5, 6, 7), 9.0)], group_id=0, sample_index=2)]
+    batch = RolloutBatch.from_trajectories(rows, max_length=3)
+    assert batch.input_ids.shape == (2, 3)
+    assert (batch.counts.dropped_rows, batch.counts.cut_rows) == (1, 0)
+    assert np.array_equal(batch.advantages, RolloutBatch.from_trajectories(rows[:2]).advantages)
+    assert RolloutBatch.from_trajectories(rows, max_length=0).input_ids.shape == (0, 0)
+
+
+@given(episodes, st.integers(0, 12))
+def test_overlong_row_is_cut_from_the_right_with_a_flag(t, limit):
+    if not t.context:
+        return
+    batch = RolloutBatch.from_trajectories([t], max_length=limit, overlong="cut")
+    n = min(limit, t.context)
+    assert batch.input_ids[0].tolist() == t.token_ids[:n].tolist()
+    assert batch.action_mask[0].tolist() == t.action_mask[:n].tolist()
+    assert bool(batch.cut[0]) == (t.context > limit) == bool(batch.counts.cut_rows)
+    assert batch.rewards[0] == np.float32(t.total_reward)
+
+
+def test_text_trajectory_is_no_batch_row():
+    with pytest.raises(BatchError, match="has no token ids"):
+        RolloutBatch.from_trajectories([make([((), (), 1.0)], prompt=())])
+    with pytest.raises(BatchError, match="no trajectories"):
+        RolloutBatch.from_trajectories([])
+    with pytest.raises(BatchError, match="overlong must be"):
+        RolloutBatch.from_trajectories([make([((), (5,), 1.0)])], overlong="left")
+
+
+def test_torch_conversion_copies_every_array():
+    torch = pytest.importorskip("torch")
+    batch = RolloutBatch.from_trajectories(group([1.0, 0.0]))
+    tensors = batch.torch()
+    assert tensors["input_ids"].dtype == torch.int64
+    assert tensors["advantages"].dtype == torch.float32
+    assert set(tensors) == set(batch.arrays())
+    for name, value in batch.arrays().items():
+        assert np.array_equal(tensors[name].numpy(), value)
+    tensors["input_ids"].zero_()
+    assert batch.input_ids.any()
