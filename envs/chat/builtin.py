@@ -1,4 +1,4 @@
-"""The chat template that is used where there is no tokenizer: ChatML with tools in the Hermes form.  Own text."""
+"""The chat template that is used where there is no tokenizer: ChatML, with tools in the Hermes form."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ CHATML_HERMES = """\
         {%- for tool in tools %}
             {{- '\\n' ~ (tool | tojson) }}
         {%- endfor %}
-        {{- '\\n</tools>\\n\\nFor each function call, return a json object with function name and arguments ' }}
-        {{- 'within <tool_call></tool_call> XML tags:\\n<tool_call>\\n' }}
+        {{- '\\n</tools>\\n\\nFor each function call, return a json object with function name ' }}
+        {{- 'and arguments within <tool_call></tool_call> XML tags:\\n<tool_call>\\n' }}
         {{- '{"name": <function-name>, "arguments": <args-json-object>}\\n</tool_call>' }}
     {%- endif %}
     {{- '<|im_end|>\\n' }}
@@ -39,7 +39,8 @@ CHATML_HERMES = """\
         {%- for call in message.tool_calls or [] %}
             {{- '\\n' if message.content or not loop.first else '' }}
             {{- '<tool_call>\\n{"name": ' ~ (call.function.name | tojson) ~ ', "arguments": ' }}
-            {{- call.function.arguments if call.function.arguments is string else call.function.arguments | tojson }}
+            {%- set arguments = call.function.arguments %}
+            {{- arguments if arguments is string else arguments | tojson }}
             {{- '}\\n</tool_call>' }}
         {%- endfor %}
         {{- '<|im_end|>\\n' }}

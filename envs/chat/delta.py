@@ -1,13 +1,14 @@
 """The observation delta of any chat template, as text (invariant I2).  No per-model code.
 
-Question: the model has written a turn, the environment has answered; what does the template put between the end of
-the turn and the next point at which the model writes?
+Question: the model has written a turn, the environment has answered; what does the template put between the
+end of the turn and the next point at which the model writes?
 
-1. Render the conversation with a stand-in for the turn that carries a sentinel, followed by the new messages.  All
-   text up to the sentinel is thrown away, so nothing that the template does to earlier text (strips thoughts,
-   re-dumps JSON, adds or moves a system prompt) can matter.
+1. Render the conversation with a stand-in for the turn that carries a sentinel, followed by the new messages.
+   All text up to the sentinel is thrown away, so nothing that the template does to earlier text (strips
+   thoughts, re-dumps JSON, adds or moves a system prompt) can matter.
 2. Cut behind the turn's own tail: at the first stop token that stands before the first new content.
-3. Render again with the new contents between marks, which tells the template's characters from the environment's.
+3. Render again with the new contents between marks, which tells the template's characters from the
+   environment's.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ Writer = Callable[[Marker], Dicts]
 class Written:
     """Text of a template with its provenance.
 
-    foreign: spans in which no control token may be recognised.  body: spans of message content.  They differ only
-    where the template looks into content, so that it could not be marked.
+    foreign: spans in which no control token may be recognised.  body: spans of message content.  They differ
+    only where the template looks into content, so that it could not be marked.
     """
 
     text: str
@@ -118,16 +119,18 @@ class DeltaWriter:
         thought_open: bool = False,
         kwargs: Mapping[str, Any],
     ) -> Written:
-        """What follows a turn that made `calls` (name, id) after `base`, given the messages that `new` writes.
+        """What follows a turn that made `calls` (name, id) after `base`, given the messages that `new`
+        writes.
 
-        stop: the stop token that the sample ended with, None if it had none; then the close is part of the delta.
+        stop: the stop token that the sample ended with, None if it had none; then the close is part of the
+            delta.
         """
         names = [(safe_name(name), safe_name(id_, f"call{i:05d}")) for i, (name, id_) in enumerate(calls)]
         base = self.skeleton(base)
         errors: list[ChatTemplateError] = []
         for shape in self._orders[min(len(names), 2)] if names else [PLAIN]:
             if names and not shape.calls and not any(isinstance(e, TurnNotWritten) for e in errors):
-                break  # plain content may stand in for calls only where the template ignores calls, not where it raises
+                break  # plain content may stand in only where the template ignores calls, not where it raises
             try:
                 return self._delta(shape, base, names, new, tools, stop, thought_open, kwargs)
             except (UnsafeContent, StopTokenMismatch):
@@ -250,9 +253,9 @@ class DeltaWriter:
     ) -> Written:
         """Render what `write` gives, once as it is and once with marks, and compare.
 
-        The result is the plain rendering with the spans of the marked pieces.  Where the template's logic looks into
-        the content, it is the plain rendering only if that is provably free of foreign control tokens, else the form
-        that the template writes for other content.
+        The result is the plain rendering with the spans of the marked pieces.  Where the template's logic
+        looks into the content, it is the plain rendering only if that is provably free of foreign control
+        tokens, else the form that the template writes for other content.
         """
         messages, tools = write(Marker(plain=True))
         raw = self.render(messages, tools, generation=generation, kwargs=kwargs)
@@ -261,8 +264,8 @@ class DeltaWriter:
             found = marker.find(self.render(*write(marker), generation=generation, kwargs=kwargs))
         except TemplateRejects as e:
             raise UnsafeContent(
-                f"the template accepts this content but not with marks around it, so that its text cannot be told "
-                f"from the template's own: {e}"
+                "the template accepts this content but not with marks around it, so that its text cannot be "
+                f"told from the template's own: {e}"
             ) from e
         missing = set(marker.required) - set(found.order)
         unordered = in_order and found.order != sorted(found.order)
@@ -270,8 +273,8 @@ class DeltaWriter:
         if found.text == raw:
             if missing:
                 raise MessageDropped(
-                    f"the template does not write {len(missing)} of {len(marker.required)} message contents; roles of "
-                    f"the last messages: {[m['role'] for m in messages[-4:]]}"
+                    f"the template does not write {len(missing)} of {len(marker.required)} message contents; "
+                    f"the roles of the last messages are {[m['role'] for m in messages[-4:]]}"
                 )
             if unordered:
                 raise MessageDropped("the template reorders the new messages")
@@ -288,8 +291,8 @@ class DeltaWriter:
             return Written(raw, (), located, notes=("the template's output depends on the content",))
         if missing or unordered:
             raise UnsafeContent(
-                "the template cuts or drops content that holds text of control tokens, so that the rest of it cannot "
-                "be told from the template's own"
+                "the template cuts or drops content that holds text of control tokens, so that the rest of "
+                "it cannot be told from the template's own"
             )
         note = (
             "the template's output depends on the content; the form that it writes for other content was used"
@@ -305,7 +308,7 @@ class DeltaWriter:
     def natural_stop(
         self, calls: bool, tools: Sequence[dict[str, Any]], kwargs: Mapping[str, Any]
     ) -> str | None:
-        """The stop token with which a model ends a turn, with or without calls, by what the template writes."""
+        """What closes a turn, with or without calls, as the template writes it when it is last."""
         names = [("probe", "call00000")] if calls else []
         try:
             return self.close([_user()], names, tools, kwargs=kwargs).text or None
@@ -339,7 +342,7 @@ class DeltaWriter:
 
     def _turn_end(self, after: str, limit: int) -> tuple[str, str | None]:
         """Text up to the first stop token that ends before `limit`, and that token."""
-        found = [(at, -len(s), s) for s in self.stops if 0 <= (at := after.find(s)) and at + len(s) <= limit]
+        found = [(at, -len(s), s) for s in self.stops if (at := after.find(s)) >= 0 and at + len(s) <= limit]
         if not found:
             return "", None
         at, _, token = min(found)
@@ -363,8 +366,8 @@ class DeltaWriter:
             return tail, here, True
         if not shape.calls and (token := next(iter(self._tokens.find_all(tail)), None)):
             raise StopTokenMismatch(
-                f"the template closes assistant turns with {token!r}, but generation stops at {sorted(self.stops)}: it "
-                f"would run on.  Pass stop_tokens={sorted({*self.stops, token})!r}"
+                f"the template closes assistant turns with {token!r}, but generation stops at "
+                f"{sorted(self.stops)}: it would run on.  Pass stop_tokens={sorted({*self.stops, token})!r}"
             )
         notes.append("the template writes no close after this turn")
         return tail, None, False
@@ -383,11 +386,18 @@ class DeltaWriter:
     def _find_header(self, kwargs: Mapping[str, Any]) -> str | None:
         """The added token that opens a generation prompt."""
         try:
-            given = self.render([_user()], generation=True, kwargs=kwargs)
-            without = self.render([_user()], kwargs=kwargs)
+            given = self._probe([_user()], kwargs, generation=True)
+            without = self._probe([_user()], kwargs)
         except TemplateRejects:
             return None
         return self._tokens.at(given, len(without)) if given.startswith(without) else None
+
+    def _probe(self, messages: Dicts, kwargs: Mapping[str, Any], *, generation: bool = False) -> str:
+        """A rendering without tools, or with them where the template demands some."""
+        try:
+            return self.render(messages, generation=generation, kwargs=kwargs)
+        except TemplateRejects:
+            return self.render(messages, PROBE_TOOLS, generation=generation, kwargs=kwargs)
 
     def _order(self, calls: int, kwargs: Mapping[str, Any]) -> list[Shape]:
         """Shapes to try for a turn with calls: those that the template wrote in a probe come first."""
@@ -414,7 +424,7 @@ class DeltaWriter:
         """Text from the header of a turn to its thought, and from the thought to the answer."""
         turn = {"role": "assistant", "content": _ANSWER, "reasoning_content": _THOUGHT}
         try:
-            text = self.render([_user(), turn], kwargs=kwargs)
+            text = self._probe([_user(), turn], kwargs)
         except TemplateRejects:
             return None
         before, found, rest = text.partition(_THOUGHT)

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
 from toolstep.envs.chat.errors import UnsafeContent, UnsupportedTokenizer
 from toolstep.envs.chat.marks import Span
 
@@ -65,8 +64,8 @@ class Encoder:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise UnsupportedTokenizer(
-                f"{type(tokenizer).__name__} has no fast backend (`backend_tokenizer`), which is needed to encode text "
-                "without its added tokens; load the model's tokenizer.json with transformers.AutoTokenizer"
+                f"{type(tokenizer).__name__} has no fast backend (`backend_tokenizer`), which is needed to "
+                "encode text without its added tokens; load a tokenizer.json with transformers.AutoTokenizer"
             )
         from tokenizers import AddedToken, Tokenizer
 
@@ -76,7 +75,8 @@ class Encoder:
             plain.normalizer = backend.normalizer
         if backend.pre_tokenizer is not None:
             plain.pre_tokenizer = backend.pre_tokenizer
-        # Text in the middle of a context is encoded behind an anchor: SentencePiece would put a space before it else.
+        # Text in the middle of a context is encoded behind an anchor: SentencePiece would put a space before
+        # it else.
         plain.add_special_tokens([AddedToken(_ANCHOR, special=True, normalized=False)])
         self._plain = plain
         self._added = {t.content: (int(i), t) for i, t in tokenizer.added_tokens_decoder.items() if t.content}
@@ -113,7 +113,7 @@ class Encoder:
         return [i for i, _, _ in self._pieces(clean(text))]
 
     def prefix(self, text: str, n: int) -> str:
-        """The longest prefix of `text` of at most `n` tokens that a cut between tokens and characters allows."""
+        """The longest prefix of `text` that holds at most `n` tokens, cut between characters."""
         if n <= 0:
             return ""
         text = clean(text)

@@ -1,4 +1,4 @@
-"""What can go wrong between a conversation and a chat template.  One line each; the message says what to do."""
+"""What can go wrong between a conversation and a chat template.  The messages say what to do."""
 
 
 class ChatTemplateError(Exception):

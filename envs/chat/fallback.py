@@ -1,8 +1,8 @@
 """Tools for chat templates that know none (SmolLM2, Llama 3, Gemma 3, Phi 3.5, ...).
 
-This is the one place that says how: the tools stand in the system message, calls are text in the Hermes form, and
-results are user messages in `<tool_response>` tags.  A conversation rewritten like this has only system, user and
-assistant messages, and goes through the same rendering and the same delta as any other.
+This is the one place that says how: the tools stand in the system message, calls are text in the Hermes form,
+and results are user messages in `<tool_response>` tags.  A conversation rewritten like this has only system,
+user and assistant messages, and goes through the same rendering and the same delta as any other.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ You may call one or more functions to assist with the user query.
 You are provided with function signatures within <tools></tools> XML tags:
 <tools>
 """
-_TAIL = """
-</tools>
-
-For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
-<tool_call>
-{"name": <function-name>, "arguments": <args-json-object>}
-</tool_call>"""
+_TAIL = (
+    "\n</tools>\n\n"
+    "For each function call, return a json object with function name and arguments "
+    "within <tool_call></tool_call> XML tags:\n"
+    '<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
+)
 _BETWEEN = "\n\n"
 
 
@@ -37,9 +36,9 @@ _BETWEEN = "\n\n"
 class Fallback:
     """Rewrites conversations.
 
-    form: how calls are written.  system_role: whether the template takes a system message; if not, its text opens
-    the first user message.  merge_users: whether the template demands that roles alternate, so that user messages in
-    a row must become one.
+    form: how calls are written.  system_role: whether the template takes a system message; if not, its text
+    opens the first user message.  merge_users: whether the template demands that roles alternate, so that
+    user messages in a row must become one.
     """
 
     form: ToolCallFormat
@@ -54,7 +53,9 @@ class Fallback:
         *,
         opening: bool = True,
     ) -> list[dict[str, Any]]:
-        """The conversation without tool messages, calls or tools.  `opening`: it is the whole, not a later part."""
+        """The conversation without tool messages, calls or tools.  `opening`: it is the whole, not a later
+        part.
+        """
         out: list[dict[str, Any]] = []
         answering = False  # whether the last message written holds tool results
         for m in messages:

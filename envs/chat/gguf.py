@@ -1,7 +1,7 @@
 """The tokenizer inside a GGUF file, read without the `gguf` package.
 
-Format: github.com/ggml-org/ggml/blob/master/docs/gguf.md.  Only the metadata at the head of the file are read, the
-weights are never touched (0.05 s for 49,152 tokens; the reference reader takes 2 s).
+Format: github.com/ggml-org/ggml/blob/master/docs/gguf.md.  Only the metadata at the head of the file are
+read, the weights are never touched (0.05 s for 49,152 tokens; the reference reader takes 2 s).
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _STRING, _ARRAY = 8, 9
 _CONTROL, _USER_DEFINED = 3, 4
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_QWEN2 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _LLAMA3 = _QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 # `tokenizer.ggml.pre` -> (one digit at a time first, pattern, Unicode form)
 _SPLITS: dict[str, tuple[bool, str, str | None]] = {
@@ -78,18 +81,19 @@ def _value(data: mmap.mmap, kind: int, pos: int) -> tuple[Any, int]:
 
 
 def tokenizer_from_gguf(path: Path) -> Any:
-    """A `transformers.PreTrainedTokenizerFast` with the file's vocabulary, merges, control tokens and chat template.
+    """A `transformers.PreTrainedTokenizerFast` with the file's vocabulary, merges, control tokens and chat
+    template.
 
-    Byte-level BPE vocabularies are read (`tokenizer.ggml.model` "gpt2"), split as llama.cpp splits for the file's
-    `tokenizer.ggml.pre`.  Its ids are the rows of the file's embedding.  `stop_ids` of its `init_kwargs` has the
-    end tokens that the file names.
+    Byte-level BPE vocabularies are read (`tokenizer.ggml.model` "gpt2"), split as llama.cpp splits for the
+    file's `tokenizer.ggml.pre`.  Its ids are the rows of the file's embedding.  `stop_tokens`
+    of its `init_kwargs` are the end tokens that the file names.
     """
     meta = read_metadata(path)
     model, pre = meta.get("tokenizer.ggml.model"), meta.get("tokenizer.ggml.pre", "gpt-2")
     if model != "gpt2" or pre not in _SPLITS:
         raise UnsupportedTokenizer(
-            f"{path}: no reader for tokenizer.ggml.model={model!r} with tokenizer.ggml.pre={pre!r} (known: 'gpt2' with "
-            f"{sorted(_SPLITS)}); pass a tokenizer object, or the folder of the model's tokenizer.json"
+            f"{path}: no reader for tokenizer.ggml.model={model!r} with tokenizer.ggml.pre={pre!r} (known: "
+            f"'gpt2' with {sorted(_SPLITS)}); pass a tokenizer object, or the folder of its tokenizer.json"
         )
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
     from tokenizers.models import BPE
@@ -123,7 +127,8 @@ def tokenizer_from_gguf(path: Path) -> Any:
     names = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
     ids = {k: meta.get(f"tokenizer.ggml.{v}_token_id") for k, v in names.items()}
     stops = [meta.get(f"tokenizer.ggml.{k}_token_id") for k in ("eos", "eot", "eom")]
-    tokenizer = PreTrainedTokenizerFast(
+    make: Any = PreTrainedTokenizerFast  # untyped
+    tokenizer = make(
         tokenizer_object=backend,
         chat_template=meta.get("tokenizer.chat_template"),
         model_max_length=meta.get(f"{meta.get('general.architecture')}.context_length", 10**30),

@@ -1,4 +1,6 @@
-"""Conversations as a template that knows tools reads them: OpenAI-style dicts, with marks where text is foreign."""
+"""Conversations as a template that knows tools reads them: OpenAI-style dicts, with marks where text is
+foreign.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from toolstep.envs.types import Message
 
 
 def message_dicts(messages: Sequence[Message], mark: Marker, *, deep: bool) -> list[dict[str, Any]]:
-    """Messages with the content of system, user and tool messages marked; `deep`: the assistant's words as well."""
+    """Messages with the content of system, user and tool messages marked; `deep`: the assistant's words as
+    well.
+    """
     out = []
     for m in messages:
         d = m.to_dict()
@@ -31,7 +35,7 @@ def message_dicts(messages: Sequence[Message], mark: Marker, *, deep: bool) -> l
 
 
 def answers(new: Sequence[Message], calls: Sequence[tuple[str, str]]) -> list[Message]:
-    """New messages whose tool results name the call they answer: the i-th result answers the i-th call (I13)."""
+    """New messages whose tool results name the call that they answer: result i answers call i (I13)."""
     out, k = [], 0
     for m in new:
         if m.role == "tool":

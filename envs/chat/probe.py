@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolstep.envs.chat.delta import PROBE_TOOLS, SENTINEL, DeltaWriter
-from toolstep.envs.chat.errors import ChatTemplateError, StopTokenMismatch, UnknownToolCallFormat
+from toolstep.envs.chat.errors import (
+    ChatTemplateError,
+    StopTokenMismatch,
+    TemplateRejects,
+    UnknownToolCallFormat,
+)
 from toolstep.envs.chat.fallback import Fallback
 from toolstep.envs.chat.formats import ToolCallFormat, detect_format, get_format
 from toolstep.envs.chat.marks import Marker
@@ -35,7 +40,10 @@ def probe(writer: DeltaWriter, tool_call_format: str | None, kwargs: Mapping[str
     """Find out; raises the error that every episode would meet."""
     system_role = _renders(writer, [_SYSTEM, _USER], kwargs)
     base = [_SYSTEM, _USER] if system_role else [_USER]
-    follow = writer.delta(base, [], _writes([_USER]), [], stop=None, kwargs=kwargs)
+    try:
+        follow = writer.delta(base, [], _writes([_USER]), [], stop=None, kwargs=kwargs)
+    except TemplateRejects:  # it may demand tools
+        follow = writer.delta(base, [], _writes([_USER]), PROBE_TOOLS, stop=None, kwargs=kwargs)
     stops = {False: _natural(writer, follow.inserted, False, kwargs)}
     if _knows_tools(writer, base, kwargs):
         result = {"role": "tool", "content": "Zq7resultQz", "name": _CALL[0], "tool_call_id": _CALL[1]}
@@ -51,8 +59,8 @@ def probe(writer: DeltaWriter, tool_call_format: str | None, kwargs: Mapping[str
     form = get_format("hermes_json")
     if tool_call_format not in (None, form.name):
         raise UnknownToolCallFormat(
-            f"the chat template does not write tools, calls and results, so that calls are text of the form {form.name!r}; "
-            f"tool_call_format={tool_call_format!r} cannot be had"
+            "the chat template does not write tools, calls and results, so that calls are text of the form "
+            f"{form.name!r}; tool_call_format={tool_call_format!r} cannot be had"
         )
     merge = not _renders(writer, [_USER, _USER], kwargs)
     return Support(form, Fallback(form, system_role, merge), {False: stops[False], True: stops[False]})
@@ -66,11 +74,13 @@ def _writes(messages: list[dict[str, Any]]) -> Any:
 
 
 def _renders(writer: DeltaWriter, messages: list[dict[str, Any]], kwargs: Mapping[str, Any]) -> bool:
-    try:
-        text = writer.render(messages, generation=True, kwargs=kwargs)
-    except ChatTemplateError:
-        return False
-    return all(m["content"] in text for m in messages)
+    for tools in ([], PROBE_TOOLS):
+        try:
+            text = writer.render(messages, tools, generation=True, kwargs=kwargs)
+        except ChatTemplateError:
+            continue
+        return all(m["content"] in text for m in messages)
+    return False
 
 
 def _knows_tools(writer: DeltaWriter, base: list[dict[str, Any]], kwargs: Mapping[str, Any]) -> bool:
@@ -97,8 +107,8 @@ def _format(
     if form is None:
         shown = turns[0][:200] if turns else ""
         raise UnknownToolCallFormat(
-            f"the chat template writes a call as {shown!r}, which no known format reads; pass tool_call_format= with one "
-            "of toolstep.envs.chat.formats.FORMATS, or register one with register_format()"
+            f"the chat template writes a call as {shown!r}, which no known format reads; pass "
+            "tool_call_format= with one of toolstep.envs.chat.formats.FORMATS, or register_format()"
         )
     return form
 

@@ -1,10 +1,11 @@
-"""Rendering of chat templates, character for character as transformers 5.24 does it, but without transformers.
+"""Rendering of chat templates, character for character as transformers 5.24 does it, but without
+transformers.
 
-Reproduced (transformers/utils/chat_template_utils.py and `apply_chat_template`): the immutable sandbox, trimmed and
-stripped blocks, loop controls, the `generation` block, `tojson` without HTML or ASCII escapes, `raise_exception`,
-`strftime_now`, the guarded `namespace` and `dict`, message keys whose value is None dropped, reasoning under its
-three names, special tokens as variables.  One difference on purpose: the clock stands still, because a prompt that
-changes at midnight is not a function of the seed.
+Reproduced (transformers/utils/chat_template_utils.py and `apply_chat_template`): the immutable sandbox,
+trimmed and stripped blocks, loop controls, the `generation` block, `tojson` without HTML or ASCII escapes,
+`raise_exception`, `strftime_now`, the guarded `namespace` and `dict`, message keys whose value is None
+dropped, reasoning under its three names, special tokens as variables.  One difference on purpose: the clock
+stands still, because a prompt that changes at midnight is not a function of the seed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import jinja2
 from jinja2 import nodes
@@ -23,19 +24,19 @@ from jinja2.parser import Parser
 from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
-
 from toolstep.envs.chat.errors import TemplateRejects, TemplateSyntax
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 class _GenerationBlock(Extension):
-    """`{% generation %}...{% endgeneration %}`: marks assistant text for trainers; here its body is just written.
+    """`{% generation %}...{% endgeneration %}`: marks assistant text for trainers; here its body is just
+    written.
 
     The body is a call block, as in transformers, so that variables set inside do not leak out of it.
     """
 
-    tags = {"generation"}
+    tags: ClassVar[set[str]] = {"generation"}
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
@@ -112,8 +113,8 @@ def _compile(text: str) -> jinja2.Template:
 class Renderer:
     """A compiled chat template with its special tokens and its clock.  Immutable, so threads may share it.
 
-    template: the text, or a mapping of names to texts: as in transformers, "tool_use" is taken where tools are
-        given, "default" otherwise.
+    template: the text, or a mapping of names to texts: as in transformers, "tool_use" is taken where tools
+        are given, "default" otherwise.
     variables: what every rendering sees besides messages and tools (`bos_token`, `eos_token`, ...).
     clock: the time that `strftime_now` tells; the moment of construction by default.
     """

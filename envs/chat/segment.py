@@ -28,6 +28,6 @@ class Segment:
     def __post_init__(self) -> None:
         if self.ids.shape != self.sources.shape or self.ids.ndim != 1:
             raise ValueError(
-                f"Segment: ids and sources must be one-dimensional and of one length, got shapes {self.ids.shape} "
-                f"and {self.sources.shape}"
+                f"Segment: ids and sources must be one-dimensional and of one length, got shapes "
+                f"{self.ids.shape} and {self.sources.shape}"
             )

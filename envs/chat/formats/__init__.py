@@ -37,11 +37,18 @@ def get_format(name: str) -> ToolCallFormat:
 
 
 def detect_format(turns: Iterator[str], name: str, arguments: dict[str, str]) -> ToolCallFormat | None:
-    """The format that reads exactly the call `name(**arguments)` from one of a template's renderings of it."""
+    """The format that reads exactly the call `name(**arguments)` from a rendering of it.
+
+    turns: a template's renderings of the call.  Of several formats the one that would write it so is taken; without
+    that a reading counts only where tags frame the call.
+    """
+    readers: list[ToolCallFormat] = []
     for text in turns:
         for form in FORMATS.values():
             calls = form.parse(text).calls
-            if len(calls) == 1 and calls[0].status is CallStatus.OK:
-                if calls[0].name == name and dict(calls[0].parsed or {}) == arguments:
+            if [(c.status, c.name, c.parsed) for c in calls] == [(CallStatus.OK, name, arguments)]:
+                if form.write_calls(calls) in text:
                     return form
-    return None
+                if not text.lstrip().startswith("{"):
+                    readers.append(form)
+    return readers[0] if readers else None

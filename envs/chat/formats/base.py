@@ -55,7 +55,9 @@ class ToolCallFormat(ABC):
     def parse(self, text: str, *, finish: Finish = "stop", prompt_tail: str = "", first_id: int = 0) -> Turn:
         """The turn in `text`, which has no stop token.
 
-        prompt_tail: the end of the prompt, which may have opened a thought.  first_id: number of the first call's id.
+        prompt_tail: the end of the prompt, which may have opened a thought.
+        first_id: the number of the first call's id.
+
         Every attempted call is there, in the order written, malformed ones with a status and an error.
         """
         found, pos = Scan(), 0
@@ -98,7 +100,7 @@ class ToolCallFormat(ABC):
                 Attempt(
                     status=CallStatus.UNCLOSED_REASONING,
                     arguments="",
-                    error=f"the thought was never closed with {self.think_close}, so nothing in the turn was acted on",
+                    error=f"the thought was not closed with {self.think_close}, so nothing was acted on",
                 )
             )
             return len(text)

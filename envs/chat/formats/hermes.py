@@ -1,4 +1,6 @@
-"""`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: Hermes, Qwen 2.5 and 3, MiniMind, SmolLM, and others."""
+"""`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: Hermes, Qwen 2.5 and 3, MiniMind, SmolLM, and
+others.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,8 @@ class HermesJSON(ToolCallFormat):
         if call.parsed is None and not call.name:  # all of the attempt was kept
             return f"{OPEN}{call.arguments}{CLOSE}"
         if call.parsed is None:
-            return f'{OPEN}\n{{"name": {json.dumps(call.name, ensure_ascii=False)}, "arguments": {call.arguments}}}\n{CLOSE}'
+            name = json.dumps(call.name, ensure_ascii=False)
+            return f'{OPEN}\n{{"name": {name}, "arguments": {call.arguments}}}\n{CLOSE}'
         return f"{OPEN}\n{call_object(call, 'arguments')}\n{CLOSE}"
 
 

@@ -134,7 +134,7 @@ def _escaped_end(quoted: str) -> bool:
 
 
 def unreadable(text: str, at_end: bool) -> CallStatus:
-    """Status of text that is not the JSON it should be; `at_end`: nothing follows it, not even a closing tag."""
+    """Status of text that is not the JSON it should be; `at_end`: not even a closing tag follows it."""
     return CallStatus.TRUNCATED if at_end and is_open(text) else CallStatus.INVALID_JSON
 
 
