@@ -46,7 +46,8 @@ def exact_match(record: EpisodeRecord) -> float:
 def number_match(record: EpisodeRecord) -> float:
     """1.0 if the last number of the answer equals the (only or last) number of the task's answer, exactly.
 
-    "5" is not found in "1532"; `1,234.50`, `3/4` and a typographic minus are read (see `tasks.answers.numbers`).
+    "5" is not found in "1532"; `1,234.50`, `3/4` and a typographic minus are read (see
+    `tasks.answers.numbers`).
     """
     said, wanted = last_number(record.answer), numbers(str(record.task.answer))
     return float(said is not None and bool(wanted) and bool(set(said.readings) & set(wanted[-1].readings)))
@@ -102,7 +103,7 @@ class Rubric:
         return MappingProxyType({name: float(weight) for name, (weight, _) in self._terms.items()})
 
     def terms(self, record: EpisodeRecord) -> dict[str, float]:
-        """What each term adds to the reward: weight x value.  A term of weight 0 is not computed and adds 0.0.
+        """What each term adds to the reward: weight x value.  A term of weight 0 is not computed.
 
         Raises:
             RewardError: a value that is not a finite number; the message names the term and the task.
@@ -129,10 +130,10 @@ def make_rubric(
     call_weight: float = 0.0,
     unfinished_weight: float = 0.0,
 ) -> Rubric:
-    """The outcome (for instance `tasks.score`) and the terms of this module, all of which count for nothing by default.
+    """The outcome (for instance `tasks.score`) and this module's terms, which count for nothing by default.
 
-    Terms: `outcome`, `format_errors`, `invalid_calls`, `tool_success`, `call_cost`, `unfinished`.  Penalties are
-    negative values, so every useful weight is positive.
+    Terms: `outcome`, `format_errors`, `invalid_calls`, `tool_success`, `call_cost`, `unfinished`.
+    Penalties are negative values, so every useful weight is positive.
     """
     return Rubric(
         {

@@ -1,4 +1,4 @@
-"""Reading an answer out of text: numbers as numbers, phrases as whole words.  Nothing here raises on any text."""
+"""Reading an answer out of text: numbers as numbers, phrases as whole words.  Nothing here raises."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import unicodedata
 from dataclasses import dataclass
 from fractions import Fraction
 
-# Full-width digits and signs (as Chinese and Japanese text has them), and the dashes that are written for a minus.
+# Full-width digits and signs (as Chinese and Japanese text has them), and dashes written for a minus.
 _PLAIN = str.maketrans("０１２３４５６７８９．，％／＋－−–﹣⁄", "0123456789.,%/+----/", "")
 _LATEX_FRACTION = re.compile(r"\\[dt]?frac\{\s*(-?[0-9]{1,400})\s*\}\{\s*(-?[0-9]{1,400})\s*\}")
 _INTEGER = r"(?:[0-9]{1,3}(?:,[0-9]{3})++(?![0-9])|[0-9]++)"
@@ -40,8 +40,9 @@ class Number:
 def numbers(text: str) -> list[Number]:
     """Every number of `text`, in order.
 
-    Read are signs (ASCII or typographic), thousands separators (`1,234`), decimals, exponents (`1e3`), fractions
-    (`3/4`, `1 3/4`, `\\frac{3}{4}`) and percent signs.  A number is never a part of a longer one.
+    Read are signs (ASCII or typographic), thousands separators (`1,234`), decimals, exponents (`1e3`),
+    fractions (`3/4`, `1 3/4`, `\\frac{3}{4}`) and percent signs.  A number is never a part of a longer
+    one.
     """
     plain = _LATEX_FRACTION.sub(r" \1/\2 ", text.translate(_PLAIN))
     return [n for n in map(_number, _NUMBER.finditer(plain)) if n is not None]
@@ -73,6 +74,31 @@ def _number(match: re.Match[str]) -> Number | None:
     return Number(value, max(0, decimals), bool(match["percent"]))
 
 
+_TIME = re.compile(r"(?<![\w:])([0-9]{1,2}):([0-9]{2})(?::[0-9]{2})?(?![\w:])(?:\s?([AaPp])\.?[Mm]\b\.?)?")
+_GLUED_TIME = re.compile(r"(?<=[0-9]{2})(?=[AaPp]\.?[Mm]\b)")
+
+
+def split_times(text: str) -> tuple[list[str], str]:
+    """The times of day in `text` as 24-hour "HH:MM", in order, and the text without them.
+
+    "14:05", "14:05:30", "2:05 PM" and "2:05pm" are read; what is no time of day ("25:00", "13:00 PM") is
+    left alone.
+    """
+    found: list[str] = []
+
+    def take(match: re.Match[str]) -> str:
+        hour, minute, half = int(match[1]), int(match[2]), (match[3] or "").lower()
+        if minute > 59 or hour > 23 or (half and not 1 <= hour <= 12):
+            return match[0]
+        if half:
+            hour = hour % 12 + (12 if half == "p" else 0)
+        found.append(f"{hour:02d}:{minute:02d}")
+        return " "
+
+    rest = _TIME.sub(take, _GLUED_TIME.sub(" ", text))
+    return found, rest
+
+
 def exact_value(text: str) -> Fraction | None:
     """The value of a text that is one number and nothing else, or None."""
     stripped = text.translate(_PLAIN).strip()
@@ -91,12 +117,12 @@ def terminates(value: Fraction) -> bool:
 
 
 def is_exactly(number: Number, expected: Fraction) -> bool:
-    """True where `number` states `expected` exactly, or, if that has no finite decimal, rounded to 4 decimals or more."""
+    """True where `number` is `expected`, or rounds it to 4 or more decimals where no decimal is exact."""
     if expected in number.readings:
         return True
     if terminates(expected) or number.decimals < 4:
         return False
-    return abs(number.value - expected) * 10**number.decimals <= Fraction(1, 2)
+    return bool(abs(number.value - expected) * 10**number.decimals <= Fraction(1, 2))
 
 
 def is_near(number: Number, expected: Fraction, *, rel: Fraction, abs_: Fraction = Fraction(0)) -> bool:
@@ -105,9 +131,16 @@ def is_near(number: Number, expected: Fraction, *, rel: Fraction, abs_: Fraction
 
 
 def normalised(text: str) -> str:
-    """`text` for comparison: NFKC, case folded, single spaces, no quotes, emphasis or closing punctuation around it."""
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    return " ".join(folded.split()).strip(" .!?*_`\"'“”‘’")
+    """`text` for comparison: NFKC, case folded, single spaces, no quotes or punctuation around it."""
+    return _folded(text).strip(" .!?*_`\"'“”")
+
+
+def _folded(text: str) -> str:
+    folded = unicodedata.normalize("NFKC", text).casefold().translate(_QUOTES)
+    return " ".join(folded.split())
+
+
+_QUOTES = str.maketrans("‘’", "''")
 
 
 def mentions(text: str, phrase: str) -> int:
@@ -115,17 +148,18 @@ def mentions(text: str, phrase: str) -> int:
     wanted = normalised(phrase)
     if not wanted:
         return 0
-    words = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
-    left = r"(?<!\w)" if wanted[0].isalnum() and wanted[0].isascii() else ""
-    right = r"(?!\w)" if wanted[-1].isalnum() and wanted[-1].isascii() else ""
+    words = _folded(text)
+    # Chinese and Japanese put no spaces between words.
+    left = r"(?<!\w)" if wanted[0].isalnum() and wanted[0] < "\u2e80" else ""
+    right = r"(?!\w)" if wanted[-1].isalnum() and wanted[-1] < "\u2e80" else ""
     return len(re.findall(left + re.escape(wanted) + right, words))
 
 
 def states(text: str, expected: object) -> bool:
     """True where `text` ends in `expected`: its last number if that is a number, else its last words.
 
-    The rule for answers that came without a rule: "The capital is Paris." states "Paris", "470" and "= 470" state 470;
-    "1532" does not state 5.  Floats are compared to nine digits.
+    The rule for answers that came without a rule: "The capital is Paris." states "Paris", "470" and
+    "= 470" state 470; "1532" does not state 5.  Floats are compared to nine digits.
     """
     if isinstance(expected, bool) or expected is None:
         return normalised(text) == normalised(str(expected))

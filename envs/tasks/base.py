@@ -26,10 +26,10 @@ class NoOracle(TaskError):
 class TaskSet(ABC):
     """A family of problems.
 
-    `task` is a pure function of its arguments and of the options that the set was constructed with: the same in every
-    process.  The tasks of the two splits must not share content.  `tools` gives fresh objects for one episode, so that
-    what a tool remembers stays inside it.  An object of this class holds no episode state: every method may be called
-    for any number of episodes at once.
+    `task` is a pure function of its arguments and of the options that the set was constructed with: the
+    same in every process.  The tasks of the two splits must not share content.  `tools` gives fresh
+    objects for one episode, so that what a tool remembers stays inside it.  An object of this class
+    holds no episode state: every method may be called for any number of episodes at once.
     """
 
     name: ClassVar[str]
@@ -46,7 +46,7 @@ class TaskSet(ABC):
 
     @abstractmethod
     def score(self, record: EpisodeRecord) -> float:
-        """How right a finished episode is, in [0, 1]; 1.0 is success.  Must not raise, whatever the model wrote."""
+        """How right a finished episode is, in [0, 1]; 1.0 is success.  Must not raise on any text."""
 
     def oracle(self, record: EpisodeRecord) -> Turn:
         """The right next turn of the conversation so far.
@@ -64,7 +64,8 @@ class TaskSet(ABC):
     def example(self, seed: int) -> Task:
         """The problem of one worked example, of the training split; `example_messages` solves it.
 
-        The default takes a seed from the top of the 32-bit range.  Override it to keep examples apart by content.
+        The default takes a seed from the top of the 32-bit range.  Override it to keep examples
+        apart by content.
         """
         return self.task(2**32 - 1 - check_seed(seed), "train")
 
@@ -82,8 +83,10 @@ def check_seed(seed: int) -> int:
 
 def check_split(split: str) -> Split:
     """`split` itself.  Raises TaskError unless it is "train" or "test"."""
-    if split == "train" or split == "test":
-        return split
+    if split == "train":
+        return "train"
+    if split == "test":
+        return "test"
     raise TaskError(f"a split must be 'train' or 'test', got {split!r}")
 
 

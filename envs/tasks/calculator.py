@@ -10,7 +10,8 @@ from toolstep.envs.tasks.answers import is_exactly, last_number
 from toolstep.envs.tasks.conversation import call, result_of
 from toolstep.envs.tasks.draw import Draw
 from toolstep.envs.tasks.procedural import Problem, ProceduralTasks
-from toolstep.envs.tools.calculator import calculator_tool, evaluate, format_value
+from toolstep.envs.tools.arithmetic import format_value
+from toolstep.envs.tools.calculator import calculator_tool, evaluate
 from toolstep.envs.tools.tool import Tool
 from toolstep.envs.types import EpisodeRecord, Task, Turn
 
@@ -18,11 +19,11 @@ from toolstep.envs.types import EpisodeRecord, Task, Turn
 class CalculatorTasks(ProceduralTasks):
     """Arithmetic problems with one right number.
 
-    Level 1: `874 - 404`, two operands of two or three digits.  Level 2: two or three operators, parentheses, decimals.
-    Level 3: stories of several steps, fractions and powers.
+    Level 1: `874 - 404`, two operands of two or three digits.  Level 2: two or three operators,
+    parentheses, decimals. Level 3: stories of several steps, fractions and powers.
 
-    The answer's last number is compared as a rational number.  Where the exact result has no finite decimal (17/3),
-    its rounding to 4 or more decimals is right too.
+    The answer's last number is compared as a rational number.  Where the exact result has no finite
+    decimal (17/3), its rounding to 4 or more decimals is right too.
     """
 
     name: ClassVar[str] = "toolstep/Calculator-v0"
@@ -47,14 +48,14 @@ class CalculatorTasks(ProceduralTasks):
         value = evaluate(expression)
         assert isinstance(value, Fraction), expression
         return Problem(
-            key=f"calculator:{_canonical(expression)}",
+            key=f"calculator:{canonical(expression)}",
             prompt=prompt or f"What is {expression}?",
             answer=format_value(value).split(" ")[0],
             data={"expression": expression},
         )
 
 
-def _canonical(expression: str) -> str:
+def canonical(expression: str) -> str:
     """The same text for `404 + 874` and `874 + 404`."""
     parts = expression.split(" ")
     if len(parts) == 3 and parts[1] in "+*":
@@ -163,8 +164,8 @@ def _share(draw: Draw) -> tuple[str, str]:
     )
     people = draw.integer(3, 9)
     prompt = (
-        f"{boxes} boxes hold {per} {item} each. {lost} of the {item} break, and {people} people pay equal shares of the "
-        f"price of what is left, at $3 apiece. How many dollars does each of them pay?"
+        f"{boxes} boxes hold {per} {item} each. {lost} of the {item} break, and {people} people pay equal "
+        f"shares of the price of what is left, at $3 apiece. How many dollars does each of them pay?"
     )
     return prompt, f"({boxes} * {per} - {lost}) * 3 / {people}"
 

@@ -14,7 +14,7 @@ _MAX_TURNS = 20
 
 
 def call(record: EpisodeRecord, *wanted: tuple[str, Mapping[str, Any]]) -> Turn:
-    """A turn that makes the `wanted` calls, (name, arguments) each, with ids that the conversation has not used."""
+    """A turn that makes the `wanted` calls, (name, arguments) each, with ids that are still free."""
     first = sum(len(m.tool_calls) for m in record.messages)
     calls = tuple(
         ToolCall(f"call{first + i:05d}", name, json.dumps(arguments, ensure_ascii=False), dict(arguments))
@@ -55,8 +55,8 @@ def result_of(record: EpisodeRecord, name: str, arguments: Mapping[str, Any]) ->
 def example_messages(tasks: TaskSet, k: int, seed: int = 0) -> tuple[Message, ...]:
     """K solved episodes: user, assistant with calls, tool, ..., assistant with the answer; no system message.
 
-    Each is a different problem of the training split, solved by the set's oracle with the set's real tools.  The
-    result is a pure function of the arguments, so that every row shares the prefix.
+    Each is a different problem of the training split, solved by the set's oracle with the set's real
+    tools.  The result is a pure function of the arguments, so that every row shares the prefix.
 
     Raises:
         NoOracle: the set cannot solve its tasks.

@@ -47,13 +47,14 @@ class _Given(TaskSet):
 class TaskList(_Given):
     """Problems in a list: seed i is item i, modulo their number, so that seeds 0..n-1 are each item once.
 
-    tasks: `Task`s, or dicts with "prompt" (text) or "messages" (role and content), "answer", and optionally "id",
-        "tags" and "data".
-    test: the items of the split "test"; without them that split does not exist.  An item with the opening messages of
-        a training item is refused.
-    examples: items that `example_messages` shows, answered but without calls; they must not be in either list.
-    tools: functions or Tools that every task offers.  score: how a finished episode is scored; by default the answer's
-        last number or last words must be the expected ones (`answers.states`).
+    tasks: `Task`s, or dicts with "prompt" (text) or "messages" (role and content), "answer", and
+        optionally "id", "tags" and "data".
+    test: the items of the split "test"; without them that split does not exist.  An item with the opening
+        messages of a training item is refused.
+    examples: items that `example_messages` shows, answered but without calls; they are in neither list.
+    tools: functions or Tools that every task offers.
+    score: how a finished episode is scored; by default the answer's last number or last words must be the
+        expected ones (`answers.states`).
     """
 
     name: ClassVar[str] = "list"
@@ -99,7 +100,7 @@ class TaskList(_Given):
 
 
 class FunctionTasks(_Given):
-    """Problems made by a function `seed -> Task` (or dict), or `(seed, split) -> Task` where there is a test split."""
+    """Problems made by a function of the seed, or of (seed, split): Tasks, or dicts as in `TaskList`."""
 
     name: ClassVar[str] = "function"
 

@@ -11,13 +11,13 @@ from toolstep.envs.tasks.draw import Draw, content_hash
 from toolstep.envs.types import Message, Task
 
 # Sixteenths of all problems, by the hash of their content: worked examples are kept apart from what is asked.
-_SLICES: dict[str, range] = {"example": range(0, 1), "test": range(1, 4), "train": range(4, 16)}
+_SLICES: dict[str, range] = {"example": range(1), "test": range(1, 4), "train": range(4, 16)}
 _MAX_DRAWS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One generated problem.  Two problems with the same `key` are the same problem, whatever their wording."""
+    """One generated problem.  Two with the same `key` are the same problem, whatever their wording."""
 
     key: str
     prompt: str
@@ -35,8 +35,9 @@ def slice_of(key: str) -> Literal["example", "test", "train"]:
 class ProceduralTasks(TaskSet):
     """A task set that draws its problems.
 
-    `level` is 1, 2 or 3, or None for a level drawn for each seed.  The hash of a problem's key decides its split and
-    the draw is repeated until it falls into the one that was asked for: the splits cannot overlap, whatever the seeds.
+    `level` is 1, 2 or 3, or None for a level drawn for each seed.  The hash of a problem's key decides
+    its split and the draw is repeated until it falls into the one that was asked for: the splits cannot
+    overlap, whatever the seeds.
     """
 
     levels: tuple[int, ...] = (1, 2, 3)
@@ -60,7 +61,7 @@ class ProceduralTasks(TaskSet):
         return self._task(check_seed(seed), "example")
 
     def _task(self, seed: int, part: Literal["example", "test", "train"]) -> Task:
-        draw = Draw(seed, self.name, part)
+        draw = Draw(seed, f"{self.name} {self.level} {part}")
         level = self.level if self.level is not None else draw.choice(self.levels)
         for _ in range(_MAX_DRAWS):
             problem = self.draw(draw, level)

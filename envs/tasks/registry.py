@@ -30,7 +30,7 @@ def task_names() -> tuple[str, ...]:
 
 
 def register_tasks(name: str, factory: str | Callable[..., TaskSet]) -> None:
-    """Make `load_tasks(name, **options)` call `factory(**options)`; "module:attribute" is imported when it is needed.
+    """Make `load_tasks(name, **options)` call `factory(**options)`; "module:attribute" is imported then.
 
     Raises:
         TaskError: another factory has that name.
@@ -43,13 +43,15 @@ def register_tasks(name: str, factory: str | Callable[..., TaskSet]) -> None:
 def load_tasks(spec: object, **options: Any) -> TaskSet:
     """A task set.
 
-    spec: a registered name (`"toolstep/Calculator-v0"`, or short `"calculator"`); a TaskSet; a sequence of Tasks or
+    spec: a registered name (`"toolstep/Calculator-v0"`, or short `"calculator"`); a TaskSet; a sequence
+    of Tasks or
         dicts (see `TaskList`); or a function from a seed to a Task (see `FunctionTasks`).
     options: what the task set's constructor takes, for instance `level=1`.
 
     Raises:
         TaskError: an unknown name, or something that no task set can be made of.
-        TaskOptionError: an option that the task set does not have; the message names the nearest and all of them.
+        TaskOptionError: an option that the task set does not have; the message names the nearest and
+        all of them.
     """
     if isinstance(spec, TaskSet):
         if options:
