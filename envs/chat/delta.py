@@ -13,10 +13,7 @@ end of the turn and the next point at which the model writes?
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toolstep.envs.chat.encoder import ControlTokens
@@ -28,63 +25,12 @@ from toolstep.envs.chat.errors import (
     TurnNotWritten,
     UnsafeContent,
 )
-from toolstep.envs.chat.marks import Marker, Span
+from toolstep.envs.chat.marks import Span
+from toolstep.envs.chat.provenance import Conversation, Dicts, Writer, Written, marked
 from toolstep.envs.chat.render import Renderer
+from toolstep.envs.chat.turns import PROBE_TOOLS, SENTINEL, Shape, Turns, safe_name, stand_in, user
 
-SENTINEL = "Zq7sentinelQz"
 _THOUGHT, _ANSWER = "Zq7thoughtQz", "Zq7answerQz"
-_SAFE_NAME = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")
-
-PROBE_TOOLS: list[dict[str, Any]] = [
-    {
-        "type": "function",
-        "function": {
-            "name": "probe",
-            "description": "Zq7descriptionQz",
-            "parameters": {
-                "type": "object",
-                "properties": {"value": {"type": "string", "description": "a value"}},
-                "required": ["value"],
-            },
-        },
-    }
-]
-
-Dicts = list[dict[str, Any]]
-Writer = Callable[[Marker], Dicts]
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """Text of a template with its provenance.
-
-    foreign: spans in which no control token may be recognised.  body: spans of message content.  They differ
-    only where the template looks into content, so that it could not be marked.
-    """
-
-    text: str
-    foreign: tuple[Span, ...] = ()
-    body: tuple[Span, ...] = ()
-    inserted: str = ""
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """A way to write the stand-in turn: with calls or as plain content."""
-
-    calls: bool
-    json_arguments: bool = False
-    content: str | None = None
-    one_call: bool = False
-
-
-PLAIN = Shape(calls=False)
-
-
-def safe_name(name: str | None, default: str = "unknown") -> str:
-    """`name` if it is safe to write into a template's frame: some write it between control tokens."""
-    return name if name and _SAFE_NAME.fullmatch(name) else default
 
 
 class DeltaWriter:
@@ -101,10 +47,7 @@ class DeltaWriter:
         self._tokens = tokens
         self.stops = stops
         self.header = self._find_header(kwargs)
-        self._orders = {n: self._order(n, kwargs) for n in (1, 2)}
-        self._history = next(
-            (s for s in self._orders[1] if self._fits_history(s, kwargs)), Shape(True, False, "")
-        )
+        self._turns = Turns(render, kwargs)
         self._thought_marks = self._find_thought_marks(kwargs)
 
     # ------------------------------------------------------------------ the delta
@@ -126,9 +69,9 @@ class DeltaWriter:
             delta.
         """
         names = [(safe_name(name), safe_name(id_, f"call{i:05d}")) for i, (name, id_) in enumerate(calls)]
-        base = self.skeleton(base)
+        base = self._turns.skeleton(base)
         errors: list[ChatTemplateError] = []
-        for shape in self._orders[min(len(names), 2)] if names else [PLAIN]:
+        for shape in self._turns.shapes(len(names)):
             if names and not shape.calls and not any(isinstance(e, TurnNotWritten) for e in errors):
                 break  # plain content may stand in only where the template ignores calls, not where it raises
             try:
@@ -152,9 +95,11 @@ class DeltaWriter:
         thought_open: bool,
         kwargs: Mapping[str, Any],
     ) -> Written:
-        turn = _stand_in(shape, calls)
+        turn = stand_in(shape, calls)
         head = [*base, turn]
-        full = self.marked(
+        full = marked(
+            self.render,
+            self._tokens,
             lambda m: ([*head, *new(m)], list(tools)),
             generation=True,
             kwargs=kwargs,
@@ -230,9 +175,9 @@ class DeltaWriter:
         """What closes a turn that was cut and that nothing follows."""
         names = [(safe_name(name), safe_name(id_, f"call{i:05d}")) for i, (name, id_) in enumerate(calls)]
         error: ChatTemplateError | None = None
-        for shape in self._orders[min(len(names), 2)] if names else [PLAIN]:
+        for shape in self._turns.shapes(len(names)):
             try:
-                after = self._alone([*self.skeleton(base), _stand_in(shape, names)], tools, kwargs)
+                after = self._alone([*self._turns.skeleton(base), stand_in(shape, names)], tools, kwargs)
             except ChatTemplateError as e:
                 error = error or e
                 continue
@@ -241,63 +186,9 @@ class DeltaWriter:
             return Written(text, inserted=text)
         raise error or TurnNotWritten("the template writes no assistant turn")
 
-    # ------------------------------------------------------------------ marked renderings
-    def marked(
-        self,
-        write: Callable[[Marker], tuple[Dicts, list[dict[str, Any]]]],
-        *,
-        generation: bool,
-        kwargs: Mapping[str, Any],
-        after: str = "",
-        in_order: bool = False,
-    ) -> Written:
-        """Render what `write` gives, once as it is and once with marks, and compare.
-
-        The result is the plain rendering with the spans of the marked pieces.  Where the template's logic
-        looks into the content, it is the plain rendering only if that is provably free of foreign control
-        tokens, else the form that the template writes for other content.
-        """
-        messages, tools = write(Marker(plain=True))
-        raw = self.render(messages, tools, generation=generation, kwargs=kwargs)
-        marker = Marker(raw)
-        try:
-            found = marker.find(self.render(*write(marker), generation=generation, kwargs=kwargs))
-        except TemplateRejects as e:
-            raise UnsafeContent(
-                "the template accepts this content but not with marks around it, so that its text cannot be "
-                f"told from the template's own: {e}"
-            ) from e
-        missing = set(marker.required) - set(found.order)
-        unordered = in_order and found.order != sorted(found.order)
-        spans = tuple(found.spans)
-        if found.text == raw:
-            if missing:
-                raise MessageDropped(
-                    f"the template does not write {len(missing)} of {len(marker.required)} message contents; "
-                    f"the roles of the last messages are {[m['role'] for m in messages[-4:]]}"
-                )
-            if unordered:
-                raise MessageDropped("the template reorders the new messages")
-            required = frozenset(marker.required)
-            body = tuple(s for s, n in zip(found.spans, found.order, strict=True) if n in required)
-            return Written(raw, spans, body)
-        located = _locate(raw, marker.pieces, after)
-        harmless = not any(self._tokens.find_all(c) for c in marker.pieces)
-        if (
-            located is not None
-            and harmless
-            and self._tokens.find_all(raw) == self._tokens.find_all(found.text)
-        ):
-            return Written(raw, (), located, notes=("the template's output depends on the content",))
-        if missing or unordered:
-            raise UnsafeContent(
-                "the template cuts or drops content that holds text of control tokens, so that the rest of "
-                "it cannot be told from the template's own"
-            )
-        note = (
-            "the template's output depends on the content; the form that it writes for other content was used"
-        )
-        return Written(found.text, spans, spans, notes=(note,))
+    def opening(self, write: Conversation, kwargs: Mapping[str, Any]) -> Written:
+        """The conversation that `write` gives, up to the point at which the model begins to write."""
+        return marked(self.render, self._tokens, write, generation=True, kwargs=kwargs)
 
     # ------------------------------------------------------------------ parts of a turn
     @property
@@ -311,27 +202,9 @@ class DeltaWriter:
         """What closes a turn, with or without calls, as the template writes it when it is last."""
         names = [("probe", "call00000")] if calls else []
         try:
-            return self.close([_user()], names, tools, kwargs=kwargs).text or None
+            return self.close([user()], names, tools, kwargs=kwargs).text or None
         except ChatTemplateError:
             return None
-
-    def skeleton(self, messages: Sequence[dict[str, Any]]) -> Dicts:
-        """Earlier messages, reduced to what can shape later text."""
-        return [self._reduced(m) for m in messages]
-
-    def _reduced(self, m: dict[str, Any]) -> dict[str, Any]:
-        if m["role"] == "assistant":
-            if not m.get("tool_calls"):
-                return {"role": "assistant", "content": "ok"}
-            return {
-                "role": "assistant",
-                "content": self._history.content,
-                "tool_calls": [
-                    _call(safe_name(c["function"]["name"]), c["id"], {}, self._history.json_arguments)
-                    for c in m["tool_calls"]
-                ],
-            }
-        return {**m, "content": "ok"} if m["role"] == "tool" else m
 
     def _alone(self, messages: Dicts, tools: Sequence[dict[str, Any]], kwargs: Mapping[str, Any]) -> str:
         """What follows the stand-in when no message does."""
@@ -386,8 +259,8 @@ class DeltaWriter:
     def _find_header(self, kwargs: Mapping[str, Any]) -> str | None:
         """The added token that opens a generation prompt."""
         try:
-            given = self._probe([_user()], kwargs, generation=True)
-            without = self._probe([_user()], kwargs)
+            given = self._probe([user()], kwargs, generation=True)
+            without = self._probe([user()], kwargs)
         except TemplateRejects:
             return None
         return self._tokens.at(given, len(without)) if given.startswith(without) else None
@@ -399,32 +272,11 @@ class DeltaWriter:
         except TemplateRejects:
             return self.render(messages, PROBE_TOOLS, generation=generation, kwargs=kwargs)
 
-    def _order(self, calls: int, kwargs: Mapping[str, Any]) -> list[Shape]:
-        """Shapes to try for a turn with calls: those that the template wrote in a probe come first."""
-        forms = [(content, as_json) for content in (None, "", "ok") for as_json in (False, True)]
-        shapes = [Shape(True, as_json, content) for content, as_json in forms]
-        if calls > 1:
-            shapes += [Shape(True, as_json, content, one_call=True) for content, as_json in forms[:4]]
-        shapes.sort(key=lambda s: not self._written(s, calls, kwargs))
-        return [*shapes, PLAIN]
-
-    def _written(self, shape: Shape, calls: int, kwargs: Mapping[str, Any]) -> bool:
-        names = [("probe", f"call{i:05d}") for i in range(calls)]
-        results = [{"role": "tool", "content": "ok", "name": n, "tool_call_id": i} for n, i in names]
-        try:
-            messages = [_user(), _stand_in(shape, names), *results]
-            return SENTINEL in self.render(messages, PROBE_TOOLS, generation=True, kwargs=kwargs)
-        except TemplateRejects:
-            return False
-
-    def _fits_history(self, shape: Shape, kwargs: Mapping[str, Any]) -> bool:
-        return shape.calls and self._written(shape, 1, kwargs)
-
     def _find_thought_marks(self, kwargs: Mapping[str, Any]) -> tuple[str, str] | None:
         """Text from the header of a turn to its thought, and from the thought to the answer."""
         turn = {"role": "assistant", "content": _ANSWER, "reasoning_content": _THOUGHT}
         try:
-            text = self._probe([_user(), turn], kwargs)
+            text = self._probe([user(), turn], kwargs)
         except TemplateRejects:
             return None
         before, found, rest = text.partition(_THOUGHT)
@@ -434,45 +286,5 @@ class DeltaWriter:
         return before[max(start, 0) :], rest.split(_ANSWER, 1)[0]
 
 
-def _user() -> dict[str, Any]:
-    return {"role": "user", "content": "hi"}
-
-
-def _call(name: str, id_: str, arguments: dict[str, Any], as_json: bool) -> dict[str, Any]:
-    written = json.dumps(arguments) if as_json else arguments
-    return {"id": id_, "type": "function", "function": {"name": name, "arguments": written}}
-
-
-def _stand_in(shape: Shape, calls: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """An assistant turn whose last argument, or whose content, is the sentinel."""
-    if not shape.calls:
-        return {"role": "assistant", "content": SENTINEL}
-    used = calls[:1] if shape.one_call else calls
-    last = len(used) - 1
-    return {
-        "role": "assistant",
-        "content": shape.content,
-        "tool_calls": [
-            _call(name, id_, {"value": SENTINEL if i == last else "x"}, shape.json_arguments)
-            for i, (name, id_) in enumerate(used)
-        ],
-    }
-
-
 def _shifted(spans: Sequence[Span], by: int) -> tuple[Span, ...]:
     return tuple((a - by, b - by) for a, b in spans if a >= by)
-
-
-def _locate(raw: str, contents: Sequence[str], after: str) -> tuple[Span, ...] | None:
-    """Spans of contents in a rendering that could not be marked; None where one is not written."""
-    pos = raw.find(after) + len(after) if after and after in raw else 0
-    spans = []
-    for core in (c.strip() for c in contents):
-        if not core:
-            continue
-        at = raw.find(core, pos)
-        if at < 0:
-            return None
-        pos = at + len(core)
-        spans.append((at, pos))
-    return tuple(spans)

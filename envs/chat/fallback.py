@@ -82,12 +82,12 @@ class Fallback:
 
     def _assistant(self, m: Message, mark: Marker) -> str:
         """Content and calls; the frame of a call is ours, all inside it is foreign."""
-        parts = [mark.wrap(m.content)] if m.content else []
+        parts = [mark.wrap(m.content, required=False)] if m.content else []
         for call in m.tool_calls:
             text = self.form.write_calls([call])
             start, end = text.find("{"), text.rfind("}") + 1
             start, end = (0, len(text)) if start < 0 or end <= start else (start, end)
-            parts.append(text[:start] + mark.wrap(text[start:end]) + text[end:])
+            parts.append(text[:start] + mark.wrap(text[start:end], required=False) + text[end:])
         return "\n".join(parts)
 
     def _with_tools(

@@ -18,11 +18,15 @@ Span = tuple[int, int]
 
 @dataclass
 class Found:
-    """text: the rendering without marks.  spans: of each piece written, in order.  order: their numbers."""
+    """text: the rendering without marks.  spans: of each piece written, in order.  order: their numbers.
+
+    broken: the template cut a piece, so that only one of its marks is left.
+    """
 
     text: str
     spans: list[Span] = field(default_factory=list)
     order: list[int] = field(default_factory=list)
+    broken: bool = False
 
 
 class Marker:
@@ -30,9 +34,8 @@ class Marker:
 
     def __init__(self, taken: str = "", *, plain: bool = False):
         self.plain = plain
+        self.texts: list[str] = []
         self.required: list[int] = []
-        self.pieces: list[str] = []  # texts of the required ones
-        self._count = 0
         if not plain:
             used = set(taken)
             free = (chr(c) for c in range(0xF0000, 0xFFFFD) if chr(c) not in used)
@@ -45,11 +48,10 @@ class Marker:
         """
         if self.plain:
             return text
-        number = self._count
-        self._count += 1
+        number = len(self.texts)
+        self.texts.append(text)
         if required:
             self.required.append(number)
-            self.pieces.append(text)
         core = text.strip()
         lead = text[: len(text) - len(text.lstrip())] if core else ""
         tail = text[len(lead) + len(core) :]
@@ -80,11 +82,15 @@ class Marker:
             length += m.start() - pos
             pos = m.end()
             if m.group(1) is not None:
+                found.broken |= pending is not None
                 pending = (int(m.group(1)), length)
-            elif pending is not None:
+            elif pending is None:
+                found.broken = True
+            else:
                 found.order.append(pending[0])
                 found.spans.append((pending[1], length))
                 pending = None
         pieces.append(shown[pos:])
         found.text = "".join(pieces)
+        found.broken |= pending is not None
         return found

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toolstep.envs.chat.delta import safe_name
 from toolstep.envs.chat.marks import Marker
+from toolstep.envs.chat.turns import safe_name
 from toolstep.envs.types import Message
 
 

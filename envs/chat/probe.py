@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from toolstep.envs.chat.delta import PROBE_TOOLS, SENTINEL, DeltaWriter
+from toolstep.envs.chat.delta import DeltaWriter
 from toolstep.envs.chat.errors import (
     ChatTemplateError,
     StopTokenMismatch,
@@ -17,6 +17,7 @@ from toolstep.envs.chat.errors import (
 from toolstep.envs.chat.fallback import Fallback
 from toolstep.envs.chat.formats import ToolCallFormat, detect_format, get_format
 from toolstep.envs.chat.marks import Marker
+from toolstep.envs.chat.turns import PROBE_TOOLS, SENTINEL
 
 _USER = {"role": "user", "content": "Zq7userQz"}
 _SYSTEM = {"role": "system", "content": "Zq7systemQz"}

@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import jinja2
 from jinja2 import nodes
@@ -36,7 +36,7 @@ class _GenerationBlock(Extension):
     The body is a call block, as in transformers, so that variables set inside do not leak out of it.
     """
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 (Jinja declares it without ClassVar)
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno

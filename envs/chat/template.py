@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from toolstep.envs.chat import builtin
-from toolstep.envs.chat.delta import DeltaWriter, Written
+from toolstep.envs.chat.delta import DeltaWriter
 from toolstep.envs.chat.encoder import ControlTokens, Encoder, encoder_for
 from toolstep.envs.chat.errors import ChatTemplateError, NoChatTemplate, UnsafeContent, UnsupportedTokenizer
 from toolstep.envs.chat.formats import ToolCallFormat
@@ -17,6 +17,7 @@ from toolstep.envs.chat.formats.base import Finish
 from toolstep.envs.chat.marks import Marker
 from toolstep.envs.chat.native import answers, loose_text, marked_schemas, message_dicts
 from toolstep.envs.chat.probe import Support, probe
+from toolstep.envs.chat.provenance import Written
 from toolstep.envs.chat.render import Renderer
 from toolstep.envs.chat.segment import Segment
 from toolstep.envs.chat.tokenizer import default_stop_tokens, load_tokenizer
@@ -201,14 +202,11 @@ class ChatTemplate:
     ) -> Written:
         fallback = self._support.fallback
         if fallback is not None:
-            return self._writer.marked(
-                lambda mark: (fallback.messages(messages, tools, mark), []), generation=True, kwargs=kwargs
-            )
+            return self._writer.opening(lambda mark: (fallback.messages(messages, tools, mark), []), kwargs)
         try:
-            deep = self._writer.marked(
+            deep = self._writer.opening(
                 lambda mark: (message_dicts(messages, mark, deep=True), marked_schemas(tools, mark)),
-                generation=True,
-                kwargs=kwargs,
+                kwargs,
             )
             if not deep.notes:
                 return deep
@@ -221,9 +219,8 @@ class ChatTemplate:
                 f"the template looks into calls or tool schemas that hold the control token {risky[0]!r} as "
                 "text; take it out of them"
             )
-        return self._writer.marked(
+        return self._writer.opening(
             lambda mark: (message_dicts(messages, mark, deep=False), [dict(t) for t in tools]),
-            generation=True,
             kwargs=kwargs,
         )
 

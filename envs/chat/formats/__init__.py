@@ -39,8 +39,8 @@ def get_format(name: str) -> ToolCallFormat:
 def detect_format(turns: Iterator[str], name: str, arguments: dict[str, str]) -> ToolCallFormat | None:
     """The format that reads exactly the call `name(**arguments)` from a rendering of it.
 
-    turns: a template's renderings of the call.  Of several formats the one that would write it so is taken; without
-    that a reading counts only where tags frame the call.
+    turns: a template's renderings of the call.  Of several formats the one that would write it so is taken;
+    without that a reading counts only where tags frame the call.
     """
     readers: list[ToolCallFormat] = []
     for text in turns:

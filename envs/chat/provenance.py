@@ -1,0 +1,99 @@
+"""Renderings with provenance: which characters are the template's own, and which were put into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from toolstep.envs.chat.encoder import ControlTokens
+from toolstep.envs.chat.errors import MessageDropped, TemplateRejects, UnsafeContent
+from toolstep.envs.chat.marks import Marker, Span
+from toolstep.envs.chat.render import Renderer
+
+Dicts = list[dict[str, Any]]
+Writer = Callable[[Marker], Dicts]
+Conversation = Callable[[Marker], tuple[Dicts, Dicts]]  # messages and tools
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Text of a template with its provenance.
+
+    foreign: spans in which no control token may be recognised.  body: spans of message content.  They differ
+    only where the template looks into content, so that it could not be marked.
+    """
+
+    text: str
+    foreign: tuple[Span, ...] = ()
+    body: tuple[Span, ...] = ()
+    inserted: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def marked(
+    render: Renderer,
+    tokens: ControlTokens,
+    write: Conversation,
+    *,
+    generation: bool,
+    kwargs: Mapping[str, Any],
+    after: str = "",
+    in_order: bool = False,
+) -> Written:
+    """Render what `write` gives, once as it is and once with marks, and compare.
+
+    The result is the plain rendering with the spans of the marked pieces.  Where the template's logic
+    looks into the content, it is the plain rendering only if that is provably free of foreign control
+    tokens, else the form that the template writes for other content.
+    """
+    messages, tools = write(Marker(plain=True))
+    raw = render(messages, tools, generation=generation, kwargs=kwargs)
+    marker = Marker(raw)
+    try:
+        found = marker.find(render(*write(marker), generation=generation, kwargs=kwargs))
+    except TemplateRejects as e:
+        raise UnsafeContent(
+            "the template accepts this content but not with marks around it, so that its text cannot be "
+            f"told from the template's own: {e}"
+        ) from e
+    missing = set(marker.required) - set(found.order)
+    unordered = in_order and found.order != sorted(found.order)
+    spans = tuple(found.spans)
+    if found.text == raw and not found.broken:
+        if missing:
+            raise MessageDropped(
+                f"the template does not write {len(missing)} of {len(marker.required)} message contents; "
+                f"the roles of the last messages are {[m['role'] for m in messages[-4:]]}"
+            )
+        if unordered:
+            raise MessageDropped("the template reorders the new messages")
+        required = frozenset(marker.required)
+        body = tuple(s for s, n in zip(found.spans, found.order, strict=True) if n in required)
+        return Written(raw, spans, body)
+    located = _locate(raw, [marker.texts[n] for n in marker.required], after) if in_order else ()
+    harmless = not any(tokens.find_all(t) for t in marker.texts)
+    if located is not None and harmless and tokens.find_all(raw) == tokens.find_all(found.text):
+        return Written(raw, (), located, notes=("the template's output depends on the content",))
+    if missing or unordered or found.broken:
+        raise UnsafeContent(
+            "the template cuts or drops content that holds text of control tokens, so that the rest of "
+            "it cannot be told from the template's own"
+        )
+    note = "the template's output depends on the content; the form that it writes for other content was used"
+    return Written(found.text, spans, spans, notes=(note,))
+
+
+def _locate(raw: str, contents: Sequence[str], after: str) -> tuple[Span, ...] | None:
+    """Spans of contents in a rendering that could not be marked; None where one is not written."""
+    pos = raw.find(after) + len(after) if after and after in raw else 0
+    spans = []
+    for core in (c.strip() for c in contents):
+        if not core:
+            continue
+        at = raw.find(core, pos)
+        if at < 0:
+            return None
+        pos = at + len(core)
+        spans.append((at, pos))
+    return tuple(spans)
