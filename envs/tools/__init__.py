@@ -1,0 +1,30 @@
+"""Tools: making them, checking what a model passes to them, running them.
+
+Importing this is cheap: pydantic and griffe are loaded with the first tool that is made of a function, the
+event loop and worker processes with the first call that needs them.
+"""
+
+from toolstep.envs.tools.encode import NotJSONError
+from toolstep.envs.tools.errors import ArgumentError, ToolSchemaError
+from toolstep.envs.tools.executor import Executor
+from toolstep.envs.tools.result import error_result, error_text, limit_result, to_result, to_text
+from toolstep.envs.tools.tool import RunIn, Tool, as_tool, tool
+from toolstep.envs.tools.validate import BoundCall, resolve
+
+__all__ = [
+    "ArgumentError",
+    "BoundCall",
+    "Executor",
+    "NotJSONError",
+    "RunIn",
+    "Tool",
+    "ToolSchemaError",
+    "as_tool",
+    "error_result",
+    "error_text",
+    "limit_result",
+    "resolve",
+    "to_result",
+    "to_text",
+    "tool",
+]

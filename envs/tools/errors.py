@@ -1,0 +1,21 @@
+"""What can be wrong with a tool, and with a call of one."""
+
+from __future__ import annotations
+
+from toolstep.envs.types import CallStatus
+
+
+class ToolSchemaError(TypeError):
+    """A function or schema from which no tool can be made; raised where the tool is defined."""
+
+
+class ArgumentError(ValueError):
+    """Arguments that do not fit a tool.  `status` says in which way, `message` is for the model to read."""
+
+    def __init__(self, status: CallStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+    def __reduce__(self) -> tuple[type[ArgumentError], tuple[CallStatus, str]]:
+        return ArgumentError, (self.status, self.message)

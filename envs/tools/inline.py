@@ -1,0 +1,78 @@
+"""JSON schemas without `$ref`: chat templates show them to a model as they are, and none resolves
+references."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+MAX_REPEATS = 2  # how often a recursive definition is written out within itself
+MAX_REFERENCES = 300  # written out in one schema; definitions that refer to each other would grow without end
+_MAPS = ("properties", "patternProperties", "dependentSchemas")
+_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_SINGLES = ("items", "additionalProperties", "not", "contains", "propertyNames")
+_DEFINITIONS = ("$defs", "definitions")
+
+
+def inline(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of `schema` with each local `$ref` written out and every `title` (a keyword, not a property)
+    removed.
+
+    A definition that contains itself is written out MAX_REPEATS times; below that stands only its type (or {}
+    where it has none) and its description, and so does every reference beyond the first MAX_REFERENCES.  A
+    reference that leads nowhere, or out of the document, becomes {}: anything goes.
+    """
+    result = _Inliner(schema).walk(schema, ())
+    return result if isinstance(result, dict) else {}
+
+
+class _Inliner:
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._left = MAX_REFERENCES
+
+    def walk(self, node: Any, within: tuple[str, ...]) -> Any:
+        """`node` written out; `within` are the references that it stands in."""
+        if not isinstance(node, Mapping):  # `true` or `false`
+            return node
+        if isinstance(node.get("$ref"), str):
+            return self._resolve(node, within)
+        result: dict[str, Any] = {}
+        for key, value in node.items():
+            if key in _DEFINITIONS or key == "discriminator" or (key == "title" and isinstance(value, str)):
+                continue
+            if key in _MAPS and isinstance(value, Mapping):
+                result[key] = {name: self.walk(child, within) for name, child in value.items()}
+            elif key in _LISTS and isinstance(value, list):
+                result[key] = [self.walk(child, within) for child in value]
+            elif key in _SINGLES:
+                result[key] = self.walk(value, within)
+            else:
+                result[key] = copy.deepcopy(value)
+        return result
+
+    def _resolve(self, node: Mapping[str, Any], within: tuple[str, ...]) -> Any:
+        reference = node["$ref"]
+        beside = self.walk({key: value for key, value in node.items() if key != "$ref"}, within)
+        target = _look_up(reference, self._root)
+        if target is None:
+            return beside
+        if within.count(reference) >= MAX_REPEATS or self._left <= 0:
+            return {**{key: target[key] for key in ("type", "description") if key in target}, **beside}
+        self._left -= 1
+        return {**self.walk(target, (*within, reference)), **beside}
+
+
+def _look_up(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    if not reference.startswith("#"):
+        return None
+    node: Any = root
+    for part in reference[1:].split("/"):
+        name = part.replace("~1", "/").replace("~0", "~")
+        if name == "":
+            continue
+        if not isinstance(node, Mapping) or name not in node:
+            return None
+        node = node[name]
+    return node if isinstance(node, Mapping) else None

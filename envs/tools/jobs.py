@@ -1,0 +1,89 @@
+"""One call under way, and the step that it belongs to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from toolstep.envs.tools.encode import describe_exception
+from toolstep.envs.tools.result import error_result, to_result
+from toolstep.envs.tools.tool import Tool
+from toolstep.envs.types import CallStatus, ToolResult
+
+
+class Batch:
+    """The calls of one step; the thread that runs the step sleeps on `wake` and is woken only when it has to
+    act."""
+
+    def __init__(self, wake: threading.Condition) -> None:
+        self.wake = wake
+        self.left = 0  # calls without a result
+        self.queued = False  # calls wait for room, so that each end matters
+
+
+class Job:
+    """One call under way.  Its first result counts: what a tool returns after its deadline is dropped."""
+
+    __slots__ = ("_batch", "arguments", "deadline", "limit", "result", "starting", "tool")
+
+    def __init__(self, tool: Tool, arguments: dict[str, Any], limit: float, batch: Batch) -> None:
+        self.tool = tool
+        self.arguments = arguments
+        self.limit = limit  # seconds
+        self.deadline: float | None = None  # of time.monotonic(); None until it starts
+        self.starting = False  # its worker is being made ready: the deadline is the worker's, not the tool's
+        self.result: ToolResult | None = None
+        self._batch = batch
+        batch.left += 1
+
+    def begin(self, allowance: float | None = None) -> None:
+        """The clock starts; with an `allowance`, first that of making a worker ready."""
+        with self._batch.wake:
+            self.starting = allowance is not None
+            self.deadline = time.monotonic() + (self.limit if allowance is None else allowance)
+            self._batch.wake.notify_all()
+
+    def seconds(self) -> float:
+        """Since the tool itself started; 0.0 where it has not."""
+        if self.deadline is None or self.starting:
+            return 0.0
+        return time.monotonic() - (self.deadline - self.limit)
+
+    def finish(self, result: ToolResult) -> None:
+        with self._batch.wake:
+            if self.result is None:
+                self.result = result
+                self._batch.left -= 1
+            if self._batch.left <= 0 or self._batch.queued:
+                self._batch.wake.notify_all()
+
+    def expire(self) -> None:
+        """Answer for a tool that did not."""
+        if self.starting:
+            message = f"{self.tool.name}: its worker process did not get ready in time"
+            self.finish(error_result(CallStatus.TOOL_ERROR, message))
+        else:
+            message = f"{self.tool.name} did not finish within {self.limit:g} s"
+            self.finish(error_result(CallStatus.TOOL_TIMEOUT, message, seconds=self.limit))
+
+    def fail(self, message: str) -> None:
+        self.finish(error_result(CallStatus.TOOL_ERROR, message))
+
+
+def invoke(tool: Tool, arguments: dict[str, Any]) -> ToolResult:
+    """Call the tool here and now; whatever it raises is its error, KeyboardInterrupt and SystemExit
+    included."""
+    began = time.perf_counter()
+    try:
+        result = to_result(tool.call(**arguments))
+    except BaseException as error:
+        result = error_result(CallStatus.TOOL_ERROR, describe_exception(error))
+    return timed(result, began)
+
+
+def timed(result: ToolResult, began: float) -> ToolResult:
+    """`result` with the seconds since `began` (of time.perf_counter())."""
+    return ToolResult(
+        result.content, result.error, result.terminate, result.reward, seconds=time.perf_counter() - began
+    )
