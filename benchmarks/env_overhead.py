@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import toolstep.envs  # noqa: F401  (registers the ids)
 from gymnasium.vector import SyncVectorEnv
 from rich.console import Console
 from rich.table import Table
-
-import toolstep.envs  # noqa: F401  (registers the ids)
 from toolstep.envs import ToolUseVectorEnv
 
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "12 * 34"}}\n</tool_call>'
@@ -84,7 +83,11 @@ def main() -> None:
     table = Table(title="steps/s of toolstep/Calculator-v0 (rows x steps; SameStep)")
     for column in ("rows", "answers at once", "calls a tool", "SyncVectorEnv, calls a tool", "ours / Sync"):
         table.add_column(column, justify="right")
-    figures: dict[str, Any] = {"python": platform.python_version(), "machine": platform.machine(), "steps_per_s": []}
+    figures: dict[str, Any] = {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "steps_per_s": [],
+    }
     for rows in args.rows:
         row = {
             "rows": rows,
@@ -95,7 +98,11 @@ def main() -> None:
         figures["steps_per_s"].append(row)
         ratio = row["calls"] / row["sync_calls"]
         table.add_row(
-            f"{rows:,}", f"{row['answers']:,.0f}", f"{row['calls']:,.0f}", f"{row['sync_calls']:,.0f}", f"{ratio:.2f}"
+            f"{rows:,}",
+            f"{row['answers']:,.0f}",
+            f"{row['calls']:,.0f}",
+            f"{row['sync_calls']:,.0f}",
+            f"{ratio:.2f}",
         )
     together, alone = slow_tools(64, 0.05)
     figures["tool_50ms"] = {"rows_64_s": together, "rows_1_s": alone}

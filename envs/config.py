@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
-
 from toolstep.envs.chat import ChatTemplate
 from toolstep.envs.rewards import Rubric
 from toolstep.envs.tasks import Split, TaskSet, example_messages, load_tasks
@@ -131,7 +130,7 @@ class EnvConfig:
                     raise EnvConfigError(f"{name} counts tokens, so it needs tokenizer=...")
         return cls(
             tasks=task_set,
-            tools=tuple(as_tool(t) for t in tools or ()),
+            tools=tuple(by_name([as_tool(t) for t in tools or ()]).values()),
             view=make_view(view, chat),
             chat=chat,
             limits=limits,
@@ -141,6 +140,16 @@ class EnvConfig:
             reward=reward,
             strict=strict,
         )
+
+
+def by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
+    """The tools by their names.  EnvConfigError where two have the same."""
+    out: dict[str, Tool] = {}
+    for t in tools:
+        if t.name in out:
+            raise EnvConfigError(f"two tools are named {t.name!r}; rename one with tool(fn, name=...)")
+        out[t.name] = t
+    return out
 
 
 def _with_nearest(error: TypeError, options: Mapping[str, Any], limit_names: Sequence[str]) -> TypeError:

@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-
 from toolstep.envs.chat import Segment
-from toolstep.envs.config import EnvConfig
+from toolstep.envs.config import EnvConfig, by_name
 from toolstep.envs.rewards import RewardError, Rubric
 from toolstep.envs.tools import BoundCall, Tool, error_text, limit_result, resolve
 from toolstep.envs.types import (
@@ -63,12 +62,25 @@ class Episode:
 
     def __init__(self, config: EnvConfig):
         self.config = config
+        self._clear()
+
+    def _clear(self) -> None:
         self.messages: list[Message] = []
-        self.tool_seconds = 0.0
-        self.template_seconds = 0.0
+        self.statuses: list[CallStatus] = []
+        self.stop_reason: StopReason | None = None
+        self.status = EpisodeStatus.OK
+        self.score = 0.0
+        self.turns = self.sampled_tokens = self.context_tokens = 0
+        self.tool_seconds = self.template_seconds = 0.0
         self._task: Task | None = None
+        self._tools: dict[str, Tool] = {}
+        self._schemas: list[dict[str, Any]] = []
+        self._kwargs: dict[str, Any] = {}  # template variables drawn for this episode
+        self._tail = ""  # end of the text that the agent saw last: a thought may be open there
+        self._next_call_id = 0
         self._pending: _Pending | None = None
-        self._failure: str = ""
+        self._failure = ""
+        self._started = time.monotonic()
 
     # ------------------------------------------------------------------ reset
     def reset(self, rng: np.random.Generator) -> tuple[Any, dict[str, Any]]:
@@ -77,17 +89,7 @@ class Episode:
         The number of draws does not depend on the task, so that the row's next task doesn't either.
         """
         cfg = self.config
-        self._task, self._pending, self._failure = None, None, ""
-        self.stop_reason: StopReason | None = None
-        self.status = EpisodeStatus.OK
-        self.score = 0.0
-        self.turns = self.sampled_tokens = self.context_tokens = self._next_call_id = 0
-        self.tool_seconds = self.template_seconds = 0.0
-        self.statuses: list[CallStatus] = []
-        self.messages, self._tools = [], {}
-        self._kwargs: dict[str, Any] = {}
-        self._started = time.monotonic()
-
+        self._clear()
         task_seed = int(rng.integers(2**63))
         thinks = bool(rng.random() < (cfg.thinking_ratio or 0.0))
         if cfg.thinking_ratio is not None:
@@ -96,7 +98,7 @@ class Episode:
         own = list(cfg.tasks.tools(task))
         if task.tools is not None:
             own = [t for t in own if t.name in task.tools]
-        self._tools = _by_name([*own, *cfg.tools])
+        self._tools = by_name([*own, *cfg.tools])
         self._schemas = [t.schema for t in self._tools.values()]
         n_system = 1 if task.messages and task.messages[0].role == "system" else 0
         self.messages = [*task.messages[:n_system], *cfg.examples, *task.messages[n_system:]]
@@ -175,9 +177,7 @@ class Episode:
             text = error_text(call.status, call.error) if result is None else self._limited(result.content)
             replies.append(Message("tool", text, tool_call_id=call.id, name=call.name or "unknown"))
             statuses.append(status)
-        self.messages.append(
-            Message("assistant", turn.content, tool_calls=tuple(calls), reasoning=turn.reasoning)
-        )
+        self.messages.append(Message("assistant", turn.content, tool_calls=tuple(calls), reasoning=turn.reasoning))
         if not reading.cut:
             self.messages += replies
         self.statuses += statuses
@@ -242,9 +242,7 @@ class Episode:
     def _delta(self, pending: _Pending, turn: Turn, new: Sequence[Message]) -> Segment:
         chat, stop = self.config.chat, pending.reading.stop
         if new:
-            return self._timed(
-                chat.delta, pending.history, turn, new, self._schemas, stop=stop, kwargs=self._kwargs
-            )
+            return self._timed(chat.delta, pending.history, turn, new, self._schemas, stop=stop, kwargs=self._kwargs)
         if pending.reading.cut:
             return self._timed(chat.close, pending.history, turn, self._schemas, kwargs=self._kwargs)
         return _EMPTY
@@ -324,12 +322,3 @@ class Episode:
         if self.config.view.name == "tokens":
             info["sources"] = segment.sources.tobytes()
         return info
-
-
-def _by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
-    out: dict[str, Tool] = {}
-    for t in tools:
-        if t.name in out:
-            raise ValueError(f"two tools are named {t.name!r}; rename one with tool(fn, name=...)")
-        out[t.name] = t
-    return out

@@ -36,7 +36,7 @@ class UnicodeText(spaces.Text):
             return False
         return True
 
-    def sample(self, mask: None = None, probability: None = None) -> str:
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
         if mask is not None or probability is not None:
             raise ValueError(f"{type(self).__name__}.sample takes no mask and no probability")
         longest = min(self.max_length, max(self.min_length, 32))
@@ -76,9 +76,7 @@ class TokenSequence(spaces.Sequence):
     turn that was cut by length.
     """
 
-    def __init__(
-        self, vocabulary: int, *, stop_ids: Seq[int] = (), seed: int | np.random.Generator | None = None
-    ):
+    def __init__(self, vocabulary: int, *, stop_ids: Seq[int] = (), seed: int | np.random.Generator | None = None):
         self.vocabulary = vocabulary
         self.stop_ids = tuple(sorted(int(i) for i in stop_ids))
         super().__init__(spaces.Discrete(vocabulary), stack=True, seed=seed)
@@ -92,7 +90,7 @@ class TokenSequence(spaces.Sequence):
             and (x.size == 0 or (int(x.min()) >= 0 and int(x.max()) < self.vocabulary))
         )
 
-    def sample(self, mask: None = None, probability: None = None) -> np.ndarray:
+    def sample(self, mask: Any = None, probability: Any = None) -> np.ndarray:
         if mask is not None or probability is not None:
             raise ValueError(f"{type(self).__name__}.sample takes no mask and no probability")
         ids = self.np_random.integers(self.vocabulary, size=int(self.np_random.integers(0, 9)))
@@ -106,9 +104,7 @@ class TokenSequence(spaces.Sequence):
 
     def __eq__(self, other: object) -> bool:
         return (
-            isinstance(other, TokenSequence)
-            and self.vocabulary == other.vocabulary
-            and self.stop_ids == other.stop_ids
+            isinstance(other, TokenSequence) and self.vocabulary == other.vocabulary and self.stop_ids == other.stop_ids
         )
 
     __hash__ = None  # type: ignore[assignment]

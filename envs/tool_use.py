@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import gymnasium as gym
-
 from toolstep.envs.config import EnvConfig
 from toolstep.envs.episode import Episode
 from toolstep.envs.render import render_conversation
@@ -14,6 +13,7 @@ from toolstep.envs.tools import Executor, Tool
 from toolstep.envs.types import EpisodeRecord, Message, Task
 
 RENDER_MODES = ["ansi"]
+RENDER_FPS = 1  # a turn has no duration; Gymnasium asks every env that renders for a number
 
 
 class ToolUseEnv(gym.Env[Any, Any]):
@@ -45,7 +45,7 @@ class ToolUseEnv(gym.Env[Any, Any]):
         >>> env.close()
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": RENDER_MODES}  # type: ignore[misc]
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": RENDER_MODES, "render_fps": RENDER_FPS}  # type: ignore[misc]
 
     def __init__(
         self,
@@ -63,9 +63,7 @@ class ToolUseEnv(gym.Env[Any, Any]):
         self._episode = Episode(self.config)
         self._executor = Executor(self.config.limits.max_calls)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin the next episode.  The seed decides the task; without one the generator goes on."""
         super().reset(seed=seed)
         return self._episode.reset(self.np_random)
@@ -90,7 +88,7 @@ class ToolUseEnv(gym.Env[Any, Any]):
             out = episode.fail(e)
         return out.observation, out.reward, out.terminated, out.truncated, out.info
 
-    def render(self) -> str | None:  # type: ignore[override]
+    def render(self) -> str | None:
         """The conversation so far, for a person to read ("ansi")."""
         if self.render_mode is None:
             gym.logger.warn('render() does nothing without a render mode: pass render_mode="ansi"')

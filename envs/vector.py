@@ -11,13 +11,12 @@ import numpy as np
 from gymnasium import error
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space, iterate
+from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
-
 from toolstep.envs.config import EnvConfig
 from toolstep.envs.episode import Episode, Outcome
 from toolstep.envs.render import render_conversation
-from toolstep.envs.tool_use import RENDER_MODES, check_render_mode
+from toolstep.envs.tool_use import RENDER_FPS, RENDER_MODES, check_render_mode
 from toolstep.envs.tools import BoundCall, Executor, Tool
 
 Step = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
@@ -55,7 +54,11 @@ class ToolUseVectorEnv(VectorEnv[Any, Any, Any]):
         check_render_mode(render_mode)
         self.num_envs = int(num_envs)
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
-        self.metadata = {"render_modes": list(RENDER_MODES), "autoreset_mode": self.autoreset_mode}
+        self.metadata = {
+            "render_modes": list(RENDER_MODES),
+            "render_fps": RENDER_FPS,
+            "autoreset_mode": self.autoreset_mode,
+        }
         self.render_mode = render_mode
         self.max_episode_steps = max_episode_steps
         self.config = _with_max_turns(EnvConfig.create(tasks, tools, **options), max_episode_steps)
@@ -214,12 +217,10 @@ class ToolUseVectorEnv(VectorEnv[Any, Any, Any]):
         return mask
 
     def _check_actions(self, actions: Any, skip: NDArray[np.bool_]) -> list[Any]:
-        if isinstance(actions, (str, bytes)):
+        # A bare str of length N would pass for N one-letter actions.
+        if not isinstance(actions, (tuple, list, np.ndarray)):
             raise TypeError(f"expected a batch of {self.num_envs} actions, got one {type(actions).__name__}")
-        try:
-            batch = list(iterate(self.action_space, actions))
-        except TypeError as e:
-            raise TypeError(f"expected a batch of {self.num_envs} actions, got {type(actions).__name__}") from e
+        batch = list(actions)
         if len(batch) != self.num_envs:
             raise ValueError(f"expected a batch of {self.num_envs} actions, got {len(batch)}")
         for i, action in enumerate(batch):
@@ -240,7 +241,7 @@ class ToolUseVectorEnv(VectorEnv[Any, Any, Any]):
         """The seed of each row's generator."""
         return tuple(self._seeds)
 
-    @property
+    @property  # type: ignore[misc]  # read-only, as in Gymnasium's own vector envs
     def np_random(self) -> tuple[np.random.Generator | None, ...]:  # type: ignore[override]
         """The generator of each row; None before the first reset."""
         return tuple(self._rngs)
@@ -268,7 +269,7 @@ class ToolUseVectorEnv(VectorEnv[Any, Any, Any]):
         """The right next action of each row in this env's view; None for a row whose episode is over."""
         return tuple(e.oracle_action() for e in self._episodes)
 
-    def render(self) -> tuple[str, ...] | None:  # type: ignore[override]
+    def render(self) -> tuple[str, ...] | None:
         """The conversation of each row, for a person to read."""
         return None if self.render_mode is None else tuple(map(render_conversation, self._episodes))
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from toolstep.envs import EpisodeRecord, Message, ToolResult, ToolUseEnv
 from toolstep.envs.tasks import TaskSet
 from toolstep.envs.tools import tool
@@ -78,7 +77,9 @@ def test_calls_beyond_the_limit_are_answered_not_dropped() -> None:
     env.close()
 
 
-@pytest.mark.parametrize(("value", "text"), [(0, "0"), ("", ""), ({}, "{}"), ([], "[]"), (None, "null"), (False, "false")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), ("", ""), ({}, "{}"), ([], "[]"), (None, "null"), (False, "false")]
+)
 def test_falsy_results_pass_through(value: object, text: str) -> None:
     def get() -> object:
         """Get."""
@@ -127,7 +128,7 @@ def test_a_cut_result_says_so() -> None:
     env = make(get, max_result_tokens=50)
     env.step(call("get"))
     assert len(contents(env)[0]) < 400
-    assert "truncated" in contents(env)[0]
+    assert "characters left out" in contents(env)[0]
     env.close()
 
 
@@ -230,8 +231,8 @@ JSON = st.recursive(
     st.lists(
         st.text()
         | st.sampled_from(["<tool_call>", "</tool_call>", "<think>", "</think>", "<|im_end|>", "\ud800", "{", "["])
-        | st.builds(lambda n, a: f'<tool_call>{json.dumps({"name": n, "arguments": a})}</tool_call>', JSON, JSON)
-        | st.builds(lambda a: f'<tool_call>{json.dumps({"name": "add", "arguments": a})}</tool_call>', JSON),
+        | st.builds(lambda n, a: f"<tool_call>{json.dumps({'name': n, 'arguments': a})}</tool_call>", JSON, JSON)
+        | st.builds(lambda a: f"<tool_call>{json.dumps({'name': 'add', 'arguments': a})}</tool_call>", JSON),
         max_size=6,
     ).map("".join)
 )

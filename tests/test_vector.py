@@ -13,7 +13,6 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from toolstep.envs import ToolUseEnv, ToolUseVectorEnv
 
 MODES = list(AutoresetMode)
@@ -34,7 +33,15 @@ def fail() -> None:
 
 
 TASKS = [{"prompt": f"What is {i} + 3?", "answer": str(i + 3)} for i in range(50)]
-TURNS = ["5", "", call("add", a=1, b=2), call("add", a="x"), call("fail") + call("add", a=2), "<tool_call>{", "no \ud800"]
+TURNS = [
+    "5",
+    "",
+    call("add", a=1, b=2),
+    call("add", a="x"),
+    call("fail") + call("add", a=2),
+    "<tool_call>{",
+    "no \ud800",
+]
 
 
 def assert_same(a: Any, b: Any, where: str = "") -> None:
@@ -113,7 +120,8 @@ def test_max_episode_steps_is_enforced_as_time_limit_does(mode: AutoresetMode) -
     kwargs = {"autoreset_mode": mode, "max_turns": None}
     ours = gym.make_vec("toolstep/Calculator-v0", num_envs=2, max_episode_steps=2, **kwargs)
     theirs = SyncVectorEnv(
-        [lambda: gym.make("toolstep/Calculator-v0", max_episode_steps=2, max_turns=None)] * 2, autoreset_mode=mode
+        [lambda: gym.make("toolstep/Calculator-v0", max_episode_steps=2, max_turns=None)] * 2,
+        autoreset_mode=mode,
     )
     ours.reset(seed=3)
     theirs.reset(seed=3)

@@ -19,7 +19,8 @@ TEMPLATE = """{%- if tools %}
 {%- elif message.role == 'assistant' %}
 {{- '<|im_start|>assistant\\n' + (message.content or '') }}
 {%- for call in message.tool_calls or [] %}
-{{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' + call.function.arguments | tojson + '}\\n</tool_call>' }}
+{{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
+{{- call.function.arguments | tojson + '}\\n</tool_call>' }}
 {%- endfor %}
 {{- '<|im_end|>\\n' }}
 {%- elif message.role == 'tool' %}
@@ -30,7 +31,7 @@ TEMPLATE = """{%- if tools %}
 
 
 def tiny_tokenizer(*, pad_is_stop: bool = True) -> Any:
-    """Bytes as tokens, ChatML control tokens, and (as SmolLM2 has it) a pad token that is also the stop token."""
+    """Bytes as tokens, ChatML control tokens, and (as SmolLM2 has it) a pad token that is the stop token too."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
