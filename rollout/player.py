@@ -74,8 +74,7 @@ class TokenPlayer(Player):
         completions = self._agent.act(rows, [np.asarray(observation[r], dtype=np.int64) for r in rows])
         if len(completions) != len(rows):
             raise ValueError(
-                f"{type(self._agent).__name__}.act returned {len(completions)} completions for "
-                f"{len(rows)} rows"
+                f"{type(self._agent).__name__}.act returned {len(completions)} completions for {len(rows)} rows"
             )
         records = dict(zip(rows, completions, strict=True))
         aborted = {r: c for r, c in records.items() if c.finish_reason == "abort"}

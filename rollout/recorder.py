@@ -66,9 +66,7 @@ class EpisodeRecorder:
         self._status = AGENT_ERROR
         self._info["stop_reason"] = StopReason.ERROR.value
 
-    def step(
-        self, observation: Any, reward: float, terminated: bool, truncated: bool, info: Mapping[str, Any]
-    ) -> bool:
+    def step(self, observation: Any, reward: float, terminated: bool, truncated: bool, info: Mapping[str, Any]) -> bool:
         """What the env answered.  True if the episode is over."""
         self._rewards.append(float(reward))
         self._observe(observation, info)

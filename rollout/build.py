@@ -1,0 +1,117 @@
+"""From names and options to an agent and the vector env that it plays in."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+NAMESPACE = "toolstep/"
+
+
+class UnknownEnv(ValueError):
+    """No env is registered under that name; the message names the nearest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `eval` and `rollout` let their users choose; None leaves the default of the env or the agent."""
+
+    env: str
+    agent: str
+    num_envs: int
+    seed: int
+    max_turns: int | None
+    max_new_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    level: int | None
+    shots: int
+    split: str
+    device: str | None
+    autoreset_mode: str
+
+
+def env_ids() -> list[str]:
+    """Ids of the envs that come with toolstep."""
+    import gymnasium as gym
+
+    importlib.import_module("toolstep.envs")
+    return sorted(i for i in gym.registry if i.startswith(NAMESPACE))
+
+
+def find_env(name: str) -> str:
+    """The registered id that `name` means: "toolstep/Calculator-v0", "Calculator-v0", "calculator",
+    "unit_convert".
+
+    Other packages' ids are taken as they are; "module:id" imports the module that registers it first.
+    Raises `UnknownEnv`.
+    """
+    import gymnasium as gym
+
+    known = env_ids()
+    module, colon, rest = name.rpartition(":")
+    if colon:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise UnknownEnv(f"cannot import {module!r}, the module of env {name!r}: {error}") from error
+        name = rest
+    if name in gym.registry:
+        return name
+    found = {_short(i): i for i in known}.get(_short(name))
+    if found is not None:
+        return found
+    raise UnknownEnv(f"unknown env {name!r}{_nearest(name, known)}; known envs: {', '.join(known)}")
+
+
+def make_agent_and_envs(settings: Settings) -> tuple[Any, Any]:
+    """(agent, vector env); the agent is made first, because it says what its env must look like."""
+    import gymnasium as gym
+    from toolstep.agents.base import SamplingParams
+    from toolstep.agents.registry import make_agent
+
+    env_id = find_env(settings.env)
+    sampling = SamplingParams(
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        max_new_tokens=settings.max_new_tokens,
+    )
+    agent = make_agent(settings.agent, sampling=sampling, device=settings.device, seed=settings.seed)
+    envs = gym.make_vec(
+        env_id,
+        num_envs=settings.num_envs,
+        autoreset_mode=settings.autoreset_mode,
+        split=settings.split,
+        **env_options(level=settings.level, shots=settings.shots or None, max_turns=settings.max_turns),
+        **agent.env_kwargs,
+    )
+    return agent, envs
+
+
+def env_options(**options: Any) -> dict[str, Any]:
+    """The options that were given."""
+    return {k: v for k, v in options.items() if v is not None}
+
+
+def offered_schemas(env: Any) -> list[Mapping[str, Any]]:
+    """Schemas of the tools on offer in the episode that `env`, a single toolstep env, has just begun."""
+    inner = env.unwrapped
+    task, config = inner.task, inner.config
+    own = [t for t in config.tasks.tools(task) if task.tools is None or t.name in task.tools]
+    return [t.schema for t in (*own, *config.tools)]
+
+
+def _short(name: str) -> str:
+    return re.sub(r"-v\d+$", "", name.rpartition("/")[2].casefold()).replace("_", "").replace("-", "")
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    names = {_short(i): i for i in known}
+    near = difflib.get_close_matches(_short(name), names, n=1, cutoff=0.5)
+    return f"; did you mean {names[near[0]]!r}?" if near else ""

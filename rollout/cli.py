@@ -1,0 +1,265 @@
+"""The command `toolstep`.  Everything heavy is imported inside the commands, so that `--help` is fast.
+
+Exit codes: 0 ok, 1 a failure while running, 2 usage (one line on stderr), 130 interrupted (what is finished
+is written).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from toolstep.rollout.jobs import Job
+
+INTERRUPTED = 130
+USAGE = 2
+FAILED = 1
+
+app = typer.Typer(
+    name="toolstep",
+    help="LLM tool use as Gymnasium environments: list them, play them, evaluate agents, collect rollouts.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class Split(StrEnum):
+    """Which tasks are drawn."""
+
+    TRAIN = "train"
+    TEST = "test"
+
+
+class Mode(StrEnum):
+    """gymnasium's autoreset modes.  Results do not depend on it."""
+
+    NEXT_STEP = "NextStep"
+    SAME_STEP = "SameStep"
+    DISABLED = "Disabled"
+
+
+Env = Annotated[str, typer.Argument(help="Env: toolstep/Calculator-v0, Calculator-v0 or calculator.")]
+AgentName = Annotated[str, typer.Option("--agent", help="random, oracle, smollm2 or hf:PATH_OR_ID.")]
+NumEnvs = Annotated[int, typer.Option(min=1, help="Rows that play at the same time; results do not depend on it.")]
+Seed = Annotated[int, typer.Option(min=0, help="Decides the tasks and the samples.")]
+MaxTurns = Annotated[int | None, typer.Option(min=1, help="Turns after which an episode is cut off.")]
+MaxNewTokens = Annotated[int, typer.Option(min=1, help="Tokens that one turn may have.")]
+Temperature = Annotated[float, typer.Option(min=0.0, help="0: greedy.")]
+TopK = Annotated[int, typer.Option(min=0, help="0: off.")]
+TopP = Annotated[float, typer.Option(min=0.0, max=1.0, help="1: off.")]
+Level = Annotated[int | None, typer.Option(help="Difficulty, where the env has levels.")]
+Shots = Annotated[int, typer.Option(min=0, help="Solved example episodes in front of each task.")]
+SplitName = Annotated[Split, typer.Option(help="Which tasks are drawn.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: CUDA where there is one.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout and nothing else.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what --out names.")]
+AutoresetMode = Annotated[Mode, typer.Option(help="gymnasium's autoreset mode; results do not depend on it.")]
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import PackageNotFoundError
+        from importlib.metadata import version as installed
+
+        try:
+            typer.echo(f"toolstep {installed('toolstep')}")
+        except PackageNotFoundError:
+            typer.echo("toolstep (not installed)")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def envs(
+    name: Annotated[str | None, typer.Argument(help="Env to describe: its prompt and tool schemas.")] = None,
+    seed: Seed = 0,
+    level: Level = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the environments, or describe one."""
+    with one_line_errors():
+        from toolstep.rollout import console
+        from toolstep.rollout.catalog import describe, list_envs
+
+        if name is None:
+            items = list_envs()
+            console.print_json(items) if as_json else console.print_envs(items)
+        else:
+            data = describe(name, seed=seed, level=level)
+            console.print_json(data) if as_json else console.print_env(data)
+
+
+@app.command()
+def play(
+    env: Env,
+    seed: Annotated[int | None, typer.Option(min=0, help="Which task; default: a new one each time.")] = None,
+    max_turns: MaxTurns = None,
+    level: Level = None,
+    split: SplitName = Split.TRAIN,
+) -> None:
+    """Play an episode yourself at the terminal; Ctrl-D ends."""
+    with one_line_errors():
+        import gymnasium as gym
+        from toolstep.rollout.build import env_options, find_env
+        from toolstep.rollout.terminal import play_episode
+
+        options = env_options(level=level, max_turns=max_turns)
+        made: Any = gym.make(find_env(env), split=split.value, disable_env_checker=True, **options)
+    try:
+        play_episode(made, seed)
+    finally:
+        made.close()
+
+
+@app.command(name="eval")
+def evaluate_(
+    env: Env,
+    agent: AgentName = "oracle",
+    num_envs: NumEnvs = 16,
+    episodes: Annotated[int, typer.Option(min=1, help="Tasks to play, once each.")] = 100,
+    seed: Seed = 0,
+    max_turns: MaxTurns = None,
+    max_new_tokens: MaxNewTokens = 256,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    level: Level = None,
+    shots: Shots = 0,
+    split: SplitName = Split.TEST,
+    device: Device = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for config.json, episodes.jsonl, summary.json and summary.md.")
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+    autoreset_mode: AutoresetMode = Mode.NEXT_STEP,
+) -> None:
+    """Evaluate an agent: success and mean reward with 95% intervals, tool calls, stop reasons, throughput."""
+    with one_line_errors():
+        from toolstep.rollout.build import Settings
+        from toolstep.rollout.jobs import EvalJob
+
+        settings = Settings(
+            env=env,
+            agent=agent,
+            num_envs=num_envs,
+            seed=seed,
+            max_turns=max_turns,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            level=level,
+            shots=shots,
+            split=split.value,
+            device=device,
+            autoreset_mode=autoreset_mode.value,
+        )
+        job = EvalJob(settings, episodes, out, overwrite=overwrite)
+    _finish(job, as_json)
+
+
+@app.command()
+def rollout(
+    env: Env,
+    agent: AgentName,
+    out: Annotated[Path, typer.Option(help="*.npz: token-level batch; *.jsonl: one episode a line.")],
+    groups: Annotated[int, typer.Option(min=1, help="Tasks.")] = 8,
+    group_size: Annotated[int, typer.Option(min=1, help="Samples of each task.")] = 8,
+    num_envs: NumEnvs = 16,
+    seed: Seed = 0,
+    max_turns: MaxTurns = None,
+    max_new_tokens: MaxNewTokens = 256,
+    temperature: Temperature = 1.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    level: Level = None,
+    shots: Shots = 0,
+    split: SplitName = Split.TRAIN,
+    device: Device = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+    autoreset_mode: AutoresetMode = Mode.NEXT_STEP,
+) -> None:
+    """Collect groups of samples for training, as a token-level batch or as episodes."""
+    with one_line_errors():
+        from toolstep.rollout.build import Settings
+        from toolstep.rollout.jobs import RolloutJob
+
+        settings = Settings(
+            env=env,
+            agent=agent,
+            num_envs=num_envs,
+            seed=seed,
+            max_turns=max_turns,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            level=level,
+            shots=shots,
+            split=split.value,
+            device=device,
+            autoreset_mode=autoreset_mode.value,
+        )
+        job = RolloutJob(settings, groups, group_size, out, overwrite=overwrite)
+    _finish(job, as_json)
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """What a user can get wrong, as one line on stderr and exit code 2."""
+    try:
+        yield
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        _fail(error, USAGE)
+
+
+def _finish(job: Job, as_json: bool) -> None:
+    from toolstep.rollout.console import print_json
+    from toolstep.rollout.storage import StorageError
+
+    try:
+        job.run(quiet=as_json)
+    except StorageError as error:
+        _fail(error, FAILED)
+    print_json(job.document()) if as_json else job.show()
+    if job.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _fail(error: object, code: int) -> NoReturn:
+    typer.echo(f"toolstep: error: {' '.join(str(error).split())}", err=True)
+    raise typer.Exit(code)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point of the console script; ends the process with the exit code."""
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(args=None if argv is None else list(argv), prog_name="toolstep", standalone_mode=False)
+    except (typer.Abort, KeyboardInterrupt):
+        code = INTERRUPTED
+    except Exception as error:
+        # typer's usage errors; its exception classes moved between versions, what they offer did not.
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        typer.echo(f"toolstep: error: {' '.join(message().split())} (see toolstep --help)", err=True)
+        code = USAGE
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()
