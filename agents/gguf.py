@@ -24,9 +24,7 @@ def load_gguf(path: Path, dtype: torch.dtype = torch.float32) -> Any:
     try:
         from gguf import GGUFReader
     except ImportError:
-        raise ImportError(
-            f"{path.name}: reading a GGUF file needs the package gguf; run `pip install gguf`"
-        ) from None
+        raise ImportError(f"{path.name}: reading a GGUF file needs the package gguf; run `pip install gguf`") from None
 
     class Reader(GGUFReader):  # type: ignore[misc]
         # The stock reader slices a memmap a million times; a slice of the plain view of it costs a third.
@@ -38,9 +36,7 @@ def load_gguf(path: Path, dtype: torch.dtype = torch.float32) -> Any:
     try:
         reader = Reader(path)
     except (ValueError, KeyError, IndexError) as error:
-        raise ValueError(
-            f"{path} is not a GGUF file that can be read ({error}); is the download complete?"
-        ) from error
+        raise ValueError(f"{path} is not a GGUF file that can be read ({error}); is the download complete?") from error
     architecture = str(_value(reader, "general.architecture"))
     name = str(_value(reader, "general.name"))
     plain = architecture in _PLAIN and "mistral" not in name.lower()
@@ -51,9 +47,7 @@ def load_gguf(path: Path, dtype: torch.dtype = torch.float32) -> Any:
     else:
         from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-        state = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model, torch_dtype=dtype)[
-            "tensors"
-        ]
+        state = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model, torch_dtype=dtype)["tensors"]
     result = model.load_state_dict(state, strict=False, assign=True)
     model.tie_weights()
     tied = set(getattr(model, "all_tied_weights_keys", None) or ())
@@ -102,9 +96,7 @@ def _empty_model(config: Any) -> Any:
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
 
 
-def _tensors(
-    reader: Any, architecture: str, config: Any, model: Any, dtype: torch.dtype
-) -> dict[str, torch.Tensor]:
+def _tensors(reader: Any, architecture: str, config: Any, model: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     from gguf import MODEL_ARCH_NAMES, dequantize, get_tensor_name_map
     from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor
 
@@ -128,9 +120,7 @@ def _tensors(
         ).weights
         # A copy where dequantising made none: the file's pages are read-only and must not stay mapped.
         array = np.ascontiguousarray(weights)
-        state[names[tensor.name]] = torch.from_numpy(array if array.flags.writeable else array.copy()).to(
-            dtype
-        )
+        state[names[tensor.name]] = torch.from_numpy(array if array.flags.writeable else array.copy()).to(dtype)
     if unused:
         _LOG.warning("GGUF tensors that the model has no place for: %s", ", ".join(unused))
     return state

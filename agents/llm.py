@@ -71,9 +71,7 @@ class LLMAgent:
     @property
     def env_kwargs(self) -> Mapping[str, Any]:
         """The env shows and takes token ids of the agent's own tokenizer."""
-        return (
-            {"view": "tokens"} if self.tokenizer is None else {"view": "tokens", "tokenizer": self.tokenizer}
-        )
+        return {"view": "tokens"} if self.tokenizer is None else {"view": "tokens", "tokenizer": self.tokenizer}
 
     @property
     def weight_version(self) -> int:

@@ -67,9 +67,7 @@ class RandomAgent(_Scripted):
     ) -> tuple[Any, Any]:
         """One random action a row; observations are not looked at."""
         if not self._spaces:
-            raise RuntimeError(
-                "RandomAgent: call bind(envs) before predict; actions come from the env's action space"
-            )
+            raise RuntimeError("RandomAgent: call bind(envs) before predict; actions come from the env's action space")
         actions = tuple(space.sample() for space in self._spaces)
         return (actions[0] if self._single else actions), None
 
@@ -114,8 +112,7 @@ class OracleAgent(_Scripted):
 
     def _no_oracle(self) -> TypeError:
         return TypeError(
-            f"OracleAgent: {self._envs.unwrapped} has no oracle_actions(); expected a ToolUseEnv or a "
-            "ToolUseVectorEnv"
+            f"OracleAgent: {self._envs.unwrapped} has no oracle_actions(); expected a ToolUseEnv or a ToolUseVectorEnv"
         )
 
     def _or_empty(self, action: Any) -> Any:

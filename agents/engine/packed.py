@@ -82,9 +82,7 @@ class PackedModel:
             for module in training:
                 module.training = True
 
-    def forward(
-        self, store: KVStore, feeds: Sequence[Feed], ids: Sequence[int], keep: Sequence[int]
-    ) -> torch.Tensor:
+    def forward(self, store: KVStore, feeds: Sequence[Feed], ids: Sequence[int], keep: Sequence[int]) -> torch.Tensor:
         """Run packed tokens and return the logits of the packed positions `keep`, [len(keep), V] in the
         model's dtype.
 
@@ -124,19 +122,13 @@ class PackedModel:
         with self.rollout_mode():
             first = [*ids[: n - 2], *ids[: n - 3]]
             self.forward(store, [Feed(0, 0, n - 2), Feed(1, 0, n - 3)], first, [])
-            got = [
-                self.forward(store, [Feed(0, n - 2, 1), Feed(1, n - 3, 2)], [ids[-2], *ids[-3:-1]], [0, 2])
-            ]
+            got = [self.forward(store, [Feed(0, n - 2, 1), Feed(1, n - 3, 2)], [ids[-2], *ids[-3:-1]], [0, 2])]
             got.append(self.forward(store, [Feed(1, n - 1, 1)], ids[-1:], [0]))
         training = [m for m in self.model.modules() if m.training]
         for module in training:
             module.training = False
         with torch.inference_mode():
-            plain = (
-                self.model(input_ids=torch.tensor([ids], device=self.device), use_cache=False)
-                .logits[0]
-                .float()
-            )
+            plain = self.model(input_ids=torch.tensor([ids], device=self.device), use_cache=False).logits[0].float()
         for module in training:
             module.training = True
         found = torch.cat(got).float()
@@ -161,9 +153,7 @@ class PackedModel:
         own = self.model.state_dict()
         unknown = sorted(set(state) - set(own))
         held = {own[name].data_ptr() for name in state if name in own}
-        missing = sorted(
-            name for name, tensor in own.items() if name not in state and tensor.data_ptr() not in held
-        )
+        missing = sorted(name for name, tensor in own.items() if name not in state and tensor.data_ptr() not in held)
         wrong = [n for n in state if n in own and state[n].shape != own[n].shape]
         if unknown or missing or wrong:
             parts = [

@@ -1,0 +1,86 @@
+"""Small random models for the engine's tests, and the plain way to compute what the engine must return."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from toolstep.agents.base import SamplingParams
+
+VOCABULARY = 97
+_COMMON = {"vocab_size": VOCABULARY, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+_LLAMA_LIKE = {
+    **_COMMON,
+    "hidden_size": 48,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 12,
+    "max_position_embeddings": 512,
+}
+FAMILIES = ("llama", "qwen2", "qwen3", "gpt2", "mistral", "gemma2")
+
+
+def model(family: str = "llama", seed: int = 0, **changes: Any) -> Any:
+    """A random fp32 model in eval mode.  Weights are scaled up, so that its distributions are not flat."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(seed)
+    if family == "gpt2":
+        options = {**_COMMON, "n_embd": 48, "n_head": 4, "n_layer": 2, "n_positions": 512}
+    else:
+        options = dict(_LLAMA_LIKE)
+        if family == "mistral":
+            options["sliding_window"] = 7
+        if family == "gemma2":  # alternating windows and a soft cap on the attention scores
+            options |= {"sliding_window": 7, "query_pre_attn_scalar": 12}
+    made = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **{**options, **changes})).float().eval()
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(1.5 if "embed" in name or "wte" in name else 6.0)
+    return made
+
+
+def ids(seed: int, length: int) -> NDArray[np.int64]:
+    return np.random.default_rng(seed).integers(0, VOCABULARY, length)
+
+
+def full_forward(model: Any, context: NDArray[Any]) -> NDArray[np.float64]:
+    """Logits [T, V] of one uncached, unpadded forward."""
+    with torch.no_grad():
+        out = model(input_ids=torch.from_numpy(np.asarray(context, np.int64))[None], use_cache=False).logits[0]
+    result: NDArray[np.float64] = out.double().numpy()
+    return result
+
+
+def log_softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    scores = scores - scores.max()
+    result: NDArray[np.float64] = scores - np.log(np.exp(scores).sum())
+    return result
+
+
+def slow_logprobs(logits: NDArray[np.float64], history: list[int], params: SamplingParams) -> NDArray[np.float64]:
+    """Log-probabilities f64[V] of the distribution that is sampled from, written as obviously as possible."""
+    scores = logits.copy()
+    window = history[-params.penalty_window :] if params.penalty_window else history
+    for token in window:
+        scores[token] -= params.frequency_penalty
+    if params.temperature == 0:
+        return log_softmax(scores)
+    scores = scores / params.temperature
+    if params.top_k:
+        best = sorted(scores, reverse=True)[: params.top_k]
+        scores = np.where(scores >= best[-1], scores, -np.inf)
+    if params.top_p < 1:
+        probabilities = np.exp(log_softmax(scores))
+        total, smallest = 0.0, 0.0
+        for p in sorted(probabilities, reverse=True):
+            total, smallest = total + p, p
+            if total >= params.top_p:
+                break
+        scores = np.where(probabilities >= smallest, scores, -np.inf)
+    return log_softmax(scores)

@@ -1,0 +1,201 @@
+"""What is computed, and what is not computed again."""
+
+from __future__ import annotations
+
+import engine_models as em
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toolstep.agents.base import SamplingParams
+from toolstep.agents.engine import Engine
+from toolstep.agents.engine.prefix import common_prefix, plan_sharing
+
+LLAMA = em.model()
+SHORT = SamplingParams(max_new_tokens=4)
+
+
+def start(engine: Engine, contexts: list[np.ndarray]) -> list[int]:
+    for row, context in enumerate(contexts):
+        engine.start(row, row)
+        engine.extend(row, context)
+    return list(range(len(contexts)))
+
+
+def test_a_turn_feeds_the_delta_and_nothing_else() -> None:
+    engine = Engine(LLAMA, verify=False)
+    rows = start(engine, [em.ids(i, 30 + i) for i in range(3)])
+    engine.generate(rows, SHORT)
+    assert engine.stats.fed == 30 + 31 + 32 + 3 * 3  # each prompt, and each sampled id but the last
+    for turn in range(3):
+        for row in rows:
+            engine.extend(row, em.ids(turn, 5 + row))
+        before = engine.stats.fed
+        engine.generate(rows, SHORT)
+        assert engine.stats.fed - before == (5 + 6 + 7) + 3 + 3 * 3  # observations, last sampled ids, the new turn
+    assert engine.stats.copied == 0
+    assert engine.stats.sampled == 4 * 4 * 3
+
+
+def test_finished_rows_are_not_computed() -> None:
+    engine = Engine(LLAMA, verify=False)
+    rows = start(engine, [em.ids(i, 10) for i in range(3)])
+    engine.generate(rows, [SamplingParams(max_new_tokens=n) for n in (1, 3, 8)])
+    assert engine.stats.fed == 30 + 0 + 2 + 7
+    assert engine.stats.forwards == 8
+
+
+def test_a_prefix_shared_by_new_prompts_is_computed_once() -> None:
+    engine = Engine(LLAMA, verify=False)
+    prefix = em.ids(9, 200)
+    contexts = [np.concatenate([prefix, em.ids(i, 6)]) for i in range(8)]
+    turns = engine.generate(start(engine, contexts), SamplingParams(max_new_tokens=1))
+    assert engine.stats.fed == 200 + 8 * 6
+    assert engine.stats.copied == 7 * 200
+    assert engine.stats.forwards == 2
+    for row, turn in enumerate(turns):
+        plain = em.log_softmax(em.full_forward(LLAMA, engine.context(row))[-2])
+        assert turn.logprobs[0] == pytest.approx(plain[turn.token_ids[0]], abs=1e-4)
+
+
+def test_members_of_a_group_copy_the_whole_prompt() -> None:
+    engine = Engine(LLAMA, verify=False)
+    prefix = em.ids(9, 100)
+    groups = [np.concatenate([prefix, em.ids(g, 50)]) for g in range(2)]
+    engine.generate(start(engine, [groups[i // 4] for i in range(8)]), SamplingParams(max_new_tokens=1))
+    # one whole prompt, the tail of the second, and the last id (whose logits are wanted) of each of the other six
+    assert engine.stats.fed == 150 + 50 + 6
+
+
+def test_the_next_episode_of_a_row_keeps_the_prefix() -> None:
+    engine = Engine(LLAMA, verify=False)
+    prefix = em.ids(9, 80)
+    start(engine, [np.concatenate([prefix, em.ids(i, 10)]) for i in range(2)])
+    engine.generate([0, 1], SHORT)
+    fed = engine.stats.fed
+    engine.start(0, 5)
+    engine.start(0, 6)  # twice: nothing is lost
+    engine.extend(0, np.concatenate([prefix, em.ids(77, 12)]))
+    turn = engine.generate([0], SamplingParams(max_new_tokens=1))[0]
+    assert engine.stats.fed - fed == 12
+    plain = em.log_softmax(em.full_forward(LLAMA, engine.context(0))[-2])
+    assert turn.logprobs[0] == pytest.approx(plain[turn.token_ids[0]], abs=1e-4)
+
+
+def test_a_new_row_copies_from_a_running_one() -> None:
+    engine = Engine(LLAMA, verify=False)
+    prefix = em.ids(9, 80)
+    start(engine, [np.concatenate([prefix, em.ids(1, 10)])])
+    engine.generate([0], SHORT)
+    fed = engine.stats.fed
+    engine.start(4, 5)
+    engine.extend(4, np.concatenate([prefix, em.ids(2, 7)]))
+    engine.extend(0, [3])
+    engine.generate([0, 4], SamplingParams(max_new_tokens=1))
+    assert engine.stats.fed - fed == 7 + 2
+
+
+def test_new_weights_in_the_middle_of_an_episode_equal_a_fresh_run() -> None:
+    model, other = em.model(seed=0), em.model(seed=1)
+    engine = Engine(model, verify=False)
+    prompts = [np.concatenate([em.ids(9, 60), em.ids(i, 5)]) for i in range(3)]
+    rows = start(engine, prompts)
+    first = engine.generate(rows, SHORT)
+    assert [t.weight_version for t in first] == [0, 0, 0]
+    assert engine.update_weights(other.state_dict()) == 1
+    for row in rows:
+        engine.extend(row, em.ids(row, 3))
+    fed = engine.stats.fed
+    contexts = [engine.context(row) for row in rows]
+    second = engine.generate(rows, SHORT)
+    assert [t.weight_version for t in second] == [1, 1, 1]
+    assert engine.stats.fed - fed < sum(map(len, contexts))  # the prefix is shared again
+    fresh = Engine(other, verify=False)
+    start(fresh, contexts)
+    again = fresh.generate(rows, SamplingParams(temperature=0, max_new_tokens=4))
+    for row, context, turn, probe in zip(rows, contexts, second, again):
+        plain = em.full_forward(other, engine.context(row))[len(context) - 1 : -1]
+        expected = [em.log_softmax(plain[k])[turn.token_ids[k]] for k in range(4)]
+        assert turn.logprobs == pytest.approx(expected, abs=1e-4)
+        assert probe.token_ids[0] == plain[0].argmax()
+
+
+def test_weights_changed_in_place_need_no_state_dict() -> None:
+    model = em.model()
+    engine = Engine(model, verify=False)
+    start(engine, [em.ids(0, 20)])
+    engine.generate([0], SHORT)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(1.3)
+        model.model.layers[0].self_attn.k_proj.weight.mul_(0.5)
+    assert engine.update_weights() == 1
+    turn = engine.generate([0], SHORT)[0]
+    plain = em.full_forward(model, engine.context(0))[-5:-1]
+    assert turn.logprobs == pytest.approx([em.log_softmax(p)[t] for p, t in zip(plain, turn.token_ids)], abs=1e-4)
+
+
+def test_a_state_dict_that_does_not_fit_changes_nothing() -> None:
+    model = em.model()
+    engine = Engine(model, verify=False)
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    state["surplus"] = torch.zeros(1)
+    del state["model.norm.weight"]
+    state["lm_head.weight"] = torch.zeros(3, 3)
+    before = model.model.embed_tokens.weight.clone()
+    with pytest.raises(ValueError, match=r"unknown: surplus; missing: model.norm.weight; of another shape: lm_head"):
+        engine.update_weights(state)
+    assert torch.equal(model.model.embed_tokens.weight, before)
+    assert engine.weight_version == 0
+
+
+def test_tied_weights_may_be_left_out_of_a_state_dict() -> None:
+    model = em.model(tie_word_embeddings=True)
+    state = {k: v.clone() for k, v in model.state_dict().items() if k != "lm_head.weight"}
+    assert Engine(model, verify=False).update_weights(state) == 1
+
+
+def test_a_released_slot_is_given_to_the_next_row() -> None:
+    engine = Engine(LLAMA, verify=False)
+    start(engine, [em.ids(i, 10) for i in range(3)])
+    engine.generate([0, 1, 2], SHORT)
+    engine.release(1)
+    engine.release(1)
+    engine.start(9, 0)
+    engine.extend(9, em.ids(5, 12))
+    engine.generate([0, 9], SHORT)
+    assert engine.store.slots == 3
+    with pytest.raises(ValueError, match="row 1 has no episode"):
+        engine.context(1)
+
+
+def test_the_store_grows_without_losing_anything() -> None:
+    engine = Engine(LLAMA, verify=False)
+    start(engine, [em.ids(0, 10)])
+    engine.generate([0], SamplingParams(max_new_tokens=150))
+    sampled = engine.generate([0], SamplingParams(max_new_tokens=60))[0]
+    plain = em.full_forward(LLAMA, engine.context(0))[-61:-1]
+    expected = [em.log_softmax(p)[t] for p, t in zip(plain, sampled.token_ids)]
+    assert sampled.logprobs == pytest.approx(expected, abs=1e-4)
+    assert engine.store.capacity <= 512
+
+
+@given(
+    data=st.data(),
+    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=7),
+    gain=st.integers(0, 4),
+)
+@settings(max_examples=100, deadline=None)
+def test_sharing_plans_copy_only_what_is_the_same_and_comes_earlier(
+    data: st.DataObject, lengths: list[int], gain: int
+) -> None:
+    contexts = [np.array(data.draw(st.lists(st.integers(0, 1), min_size=n, max_size=n)), np.int32) for n in lengths]
+    cached = [data.draw(st.integers(0, n - 1)) for n in lengths]
+    for i, share in enumerate(plan_sharing(contexts, cached, gain)):
+        assert cached[i] <= share.length < len(contexts[i])
+        if share.source is None:
+            assert (share.length, share.wave) == (cached[i], 0)
+        else:
+            assert share.source < i
+            assert share.wave > 0
+            assert common_prefix(contexts[i], contexts[share.source]) >= share.length
