@@ -40,9 +40,7 @@ class DeltaWriter:
     stops: the texts at which generation stops.
     """
 
-    def __init__(
-        self, render: Renderer, tokens: ControlTokens, stops: frozenset[str], kwargs: Mapping[str, Any]
-    ):
+    def __init__(self, render: Renderer, tokens: ControlTokens, stops: frozenset[str], kwargs: Mapping[str, Any]):
         self.render = render
         self._tokens = tokens
         self.stops = stops
@@ -80,9 +78,7 @@ class DeltaWriter:
                 raise
             except ChatTemplateError as e:
                 errors.append(e)
-        raise min(
-            errors, key=lambda e: (not isinstance(e, MessageDropped), not isinstance(e, TemplateRejects))
-        )
+        raise min(errors, key=lambda e: (not isinstance(e, MessageDropped), not isinstance(e, TemplateRejects)))
 
     def _delta(
         self,
@@ -109,14 +105,10 @@ class DeltaWriter:
         notes = list(full.notes)
         at = full.text.find(SENTINEL)
         if at < 0:
-            raise TurnNotWritten(
-                f"the template does not write {'tool calls' if shape.calls else 'assistant content'}"
-            )
+            raise TurnNotWritten(f"the template does not write {'tool calls' if shape.calls else 'assistant content'}")
         cut = at + len(SENTINEL)
         if any(a < cut for a, _ in full.body):
-            raise MessageDropped(
-                "the template writes a new message in front of the assistant turn that it answers"
-            )
+            raise MessageDropped("the template writes a new message in front of the assistant turn that it answers")
         after = full.text[cut:]
         limit = full.body[0][0] - cut if full.body else len(after)
 
@@ -139,9 +131,7 @@ class DeltaWriter:
                     also_last = alone().startswith(tail + close)
                 if also_last:
                     skip = len(close)
-                    notes.append(
-                        f"the sample stopped at {stop!r}; the template closes this turn with {close!r}"
-                    )
+                    notes.append(f"the sample stopped at {stop!r}; the template closes this turn with {close!r}")
                 else:
                     notes.append(f"the sample stopped at {stop!r}, which the template does not write here")
         elif close:
@@ -159,9 +149,7 @@ class DeltaWriter:
             notes.append(f"the template writes one call a turn; this turn made {len(calls)}")
         if calls and not shape.calls:
             notes.append("the template does not write tool calls; the turn stood in as plain content")
-        return Written(
-            text, _shifted(full.foreign, shift), _shifted(full.body, shift), inserted, tuple(notes)
-        )
+        return Written(text, _shifted(full.foreign, shift), _shifted(full.body, shift), inserted, tuple(notes))
 
     def close(
         self,
@@ -196,9 +184,7 @@ class DeltaWriter:
         """What closes a thought: as the template writes it, else in the commonest form."""
         return self._thought_marks[1] if self._thought_marks else "\n</think>\n\n"
 
-    def natural_stop(
-        self, calls: bool, tools: Sequence[dict[str, Any]], kwargs: Mapping[str, Any]
-    ) -> str | None:
+    def natural_stop(self, calls: bool, tools: Sequence[dict[str, Any]], kwargs: Mapping[str, Any]) -> str | None:
         """What closes a turn, with or without calls, as the template writes it when it is last."""
         names = [("probe", "call00000")] if calls else []
         try:

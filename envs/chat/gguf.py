@@ -115,11 +115,7 @@ def tokenizer_from_gguf(path: Path) -> Any:
     )
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(
-        [
-            AddedToken(t, normalized=False, special=True)
-            for t, k in zip(tokens, kinds, strict=True)
-            if k == _CONTROL
-        ]
+        [AddedToken(t, normalized=False, special=True) for t, k in zip(tokens, kinds, strict=True) if k == _CONTROL]
     )
     backend.add_tokens(
         [AddedToken(t, normalized=False) for t, k in zip(tokens, kinds, strict=True) if k == _USER_DEFINED]

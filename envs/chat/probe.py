@@ -114,9 +114,7 @@ def _format(
     return form
 
 
-def _rendered_calls(
-    writer: DeltaWriter, base: list[dict[str, Any]], kwargs: Mapping[str, Any]
-) -> Iterator[str]:
+def _rendered_calls(writer: DeltaWriter, base: list[dict[str, Any]], kwargs: Mapping[str, Any]) -> Iterator[str]:
     """A turn with the probe's call as the template writes it, cut out of the conversation in several ways."""
     prompt = writer.render(base, PROBE_TOOLS, generation=True, kwargs=kwargs)
     before = writer.render(base, PROBE_TOOLS, kwargs=kwargs)
@@ -134,9 +132,7 @@ def _rendered_calls(
                 continue
             ends = [end for s in writer.stops if (end := text.find(s, at)) >= 0]
             text = text[: min(ends, default=len(text))]
-            shared = next(
-                (i for i, (a, b) in enumerate(zip(text, prompt)) if a != b), min(len(text), len(prompt))
-            )
+            shared = next((i for i, (a, b) in enumerate(zip(text, prompt)) if a != b), min(len(text), len(prompt)))
             for start in sorted({len(prompt) if text.startswith(prompt) else shared, shared}):
                 yield text[start:]
             if text.startswith(before):

@@ -82,9 +82,7 @@ class ChatTemplate:
         self.stop_tokens: frozenset[str] = stops
         self.vocabulary: int = 0 if self.tokenizer is None else len(self.tokenizer)
         self._tokens = tokens
-        self._writer = DeltaWriter(
-            Renderer(text, variables, clock=clock), tokens, stops, self.template_kwargs
-        )
+        self._writer = DeltaWriter(Renderer(text, variables, clock=clock), tokens, stops, self.template_kwargs)
         self._support: Support = probe(self._writer, tool_call_format, self.template_kwargs)
         self._stops = {k: v or self._any_stop() for k, v in self._support.stops.items()}
 
@@ -113,9 +111,7 @@ class ChatTemplate:
         return self._support.form
 
     # ------------------------------------------------------------------ context
-    def prompt(
-        self, messages: Sequence[Message], tools: Schemas, *, kwargs: Mapping[str, Any] = _NO_KWARGS
-    ) -> Segment:
+    def prompt(self, messages: Sequence[Message], tools: Schemas, *, kwargs: Mapping[str, Any] = _NO_KWARGS) -> Segment:
         """The context in front of the first turn; every source is PROMPT."""
         if not messages:
             raise ValueError("a prompt needs at least one message")
@@ -192,14 +188,10 @@ class ChatTemplate:
         base = message_dicts(history, Marker(plain=True), deep=False)
         calls = [(c.name, c.id) for c in turn.calls]
         return self._segment(
-            self._writer.close(
-                base, calls, [dict(t) for t in tools], thought_open=thought_open, kwargs=merged
-            )
+            self._writer.close(base, calls, [dict(t) for t in tools], thought_open=thought_open, kwargs=merged)
         )
 
-    def _written_prompt(
-        self, messages: Sequence[Message], tools: Schemas, kwargs: Mapping[str, Any]
-    ) -> Written:
+    def _written_prompt(self, messages: Sequence[Message], tools: Schemas, kwargs: Mapping[str, Any]) -> Written:
         fallback = self._support.fallback
         if fallback is not None:
             return self._writer.opening(lambda mark: (fallback.messages(messages, tools, mark), []), kwargs)
@@ -287,24 +279,18 @@ class ChatTemplate:
 def _texts(tokens: Collection[str | int], tokenizer: Any) -> frozenset[str]:
     """Stop tokens as text.  Raises ChatTemplateError for one that is not a single token of the tokenizer."""
     if isinstance(tokens, str):
-        raise ChatTemplateError(
-            f"stop_tokens must be a collection, not the text {tokens!r}: write [{tokens!r}]"
-        )
+        raise ChatTemplateError(f"stop_tokens must be a collection, not the text {tokens!r}: write [{tokens!r}]")
     out = set()
     for t in tokens:
         if tokenizer is None:
             if not isinstance(t, str):
-                raise ChatTemplateError(
-                    f"stop token {t!r} is an id, and there is no tokenizer to look it up in"
-                )
+                raise ChatTemplateError(f"stop token {t!r} is an id, and there is no tokenizer to look it up in")
             out.add(t)
             continue
         text = t if isinstance(t, str) else tokenizer.convert_ids_to_tokens(int(t))
         id_ = tokenizer.convert_tokens_to_ids(text) if text else None
         if id_ is None or (id_ == tokenizer.unk_token_id and text != tokenizer.unk_token):
-            raise ChatTemplateError(
-                f"the stop token {t!r} is not in the tokenizer's vocabulary of {len(tokenizer)}"
-            )
+            raise ChatTemplateError(f"the stop token {t!r} is not in the tokenizer's vocabulary of {len(tokenizer)}")
         out.add(text)
     return frozenset(out)
 

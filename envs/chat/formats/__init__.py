@@ -14,9 +14,7 @@ from toolstep.envs.types import CallStatus
 __all__ = ["FORMATS", "ToolCallFormat", "detect_format", "get_format", "register_format"]
 
 # In the order in which detection tries them.
-FORMATS: dict[str, ToolCallFormat] = {
-    f.name: f for f in (HermesJSON(), MiniMind(), Llama3PythonTag(), Llama3JSON())
-}
+FORMATS: dict[str, ToolCallFormat] = {f.name: f for f in (HermesJSON(), MiniMind(), Llama3PythonTag(), Llama3JSON())}
 
 
 def register_format(form: ToolCallFormat) -> None:
@@ -31,9 +29,7 @@ def get_format(name: str) -> ToolCallFormat:
     except KeyError:
         near = difflib.get_close_matches(name, FORMATS, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UnknownToolCallFormat(
-            f"no tool-call format {name!r}, known are {sorted(FORMATS)}{hint}"
-        ) from None
+        raise UnknownToolCallFormat(f"no tool-call format {name!r}, known are {sorted(FORMATS)}{hint}") from None
 
 
 def detect_format(turns: Iterator[str], name: str, arguments: dict[str, str]) -> ToolCallFormat | None:

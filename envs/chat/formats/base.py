@@ -114,9 +114,7 @@ def call_from_members(members: dict[str, Value], source: str, keys: Sequence[str
     name = members["name"].value if "name" in members else None
     if not isinstance(name, str) or not name:
         what = "has no name" if "name" not in members else "has a name that is not a text"
-        return Attempt(
-            arguments=source, status=CallStatus.MISSING_NAME, error=f'the call {what}: give "name" a string'
-        )
+        return Attempt(arguments=source, status=CallStatus.MISSING_NAME, error=f'the call {what}: give "name" a string')
     given = next((members[k] for k in keys if k in members), None)
     if given is None:
         return Attempt(name, "{}", {})

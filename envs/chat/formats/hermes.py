@@ -5,6 +5,7 @@ others.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -20,6 +21,7 @@ from toolstep.envs.chat.formats.scan import BadJSON, find_outside_strings, skip_
 from toolstep.envs.types import CallStatus, ToolCall
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
+_START = re.compile(f"{OPEN}|{ToolCallFormat.think_open}")
 _KEYS = ("arguments", "parameters")
 
 
@@ -29,19 +31,18 @@ class HermesJSON(ToolCallFormat):
     name: ClassVar[str] = "hermes_json"
 
     def scan(self, text: str, pos: int, finish: Finish, found: Scan) -> None:
+        last_close = text.rfind(CLOSE)
         while pos < len(text):
-            call, thought = text.find(OPEN, pos), text.find(self.think_open, pos)
-            starts = [at for at in (call, thought) if at >= 0]
-            at = min(starts, default=len(text))
-            found.content.append(text[pos:at])
-            if not starts:
+            start = _START.search(text, pos)
+            found.content.append(text[pos : start.start() if start else len(text)])
+            if start is None:
                 return
-            if at == thought:
-                pos = self.thought(text, at + len(self.think_open), found)
+            if start.group() == OPEN:
+                pos = self._call(text, start.end(), last_close, found)
             else:
-                pos = self._call(text, at + len(OPEN), found)
+                pos = self.thought(text, start.end(), found)
 
-    def _call(self, text: str, pos: int, found: Scan) -> int:
+    def _call(self, text: str, pos: int, last_close: int, found: Scan) -> int:
         """Read what stands behind an opening tag; the position behind it."""
         error: str
         try:
@@ -53,9 +54,7 @@ class HermesJSON(ToolCallFormat):
             if text.startswith(CLOSE, after):
                 found.attempts += attempts
                 return after + len(CLOSE)
-            if CLOSE not in text[after:] or text.startswith(
-                OPEN, after
-            ):  # the closing tag was left out, no more
+            if last_close < after or text.startswith(OPEN, after):  # the closing tag was left out, no more
                 found.attempts += attempts
                 return after
             error = "there is text between the JSON and the closing tag"

@@ -39,12 +39,11 @@ class Llama3JSON(ToolCallFormat):
         start = skip_space(text, pos)
         if text.startswith(self.think_open, start):
             start = skip_space(text, self.thought(text, start + len(self.think_open), found))
-        tag = text.find(TAG, start)
-        if tag >= 0:
+        if text.startswith("{", start) and self._is_attempt(text, start, finish):
+            self._calls(text, start, found)
+        elif (tag := text.find(TAG, start)) >= 0:
             found.content.append(text[start:tag])
             self._calls(text, tag + len(TAG), found)
-        elif text.startswith("{", start) and self._is_attempt(text, start, finish):
-            self._calls(text, start, found)
         else:
             found.content.append(text[start:])
 
@@ -67,11 +66,7 @@ class Llama3JSON(ToolCallFormat):
             except BadJSON as e:
                 body = text[pos:]
                 status = unreadable(body, at_end=True)
-                what = (
-                    "ends in the middle of its JSON"
-                    if status is CallStatus.TRUNCATED
-                    else "is not strict JSON"
-                )
+                what = "ends in the middle of its JSON" if status is CallStatus.TRUNCATED else "is not strict JSON"
                 found.attempts.append(Attempt(arguments=body, status=status, error=f"the call {what}: {e}"))
                 return
             found.attempts.append(call_from_members(members, text[pos:end], _KEYS))

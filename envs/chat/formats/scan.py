@@ -55,7 +55,7 @@ def skip_space(text: str, pos: int) -> int:
 
 
 def depth(text: str, pos: int = 0) -> int:
-    """How deeply brackets outside of strings nest from `pos` on."""
+    """How deeply brackets outside of strings nest in the value at `pos`, counted to MAX_DEPTH + 1."""
     deepest = now = 0
     for m in _STRING_OR_BRACKET.finditer(text, pos):
         if m.group() in "[{":
@@ -63,8 +63,8 @@ def depth(text: str, pos: int = 0) -> int:
             deepest = max(deepest, now)
         elif m.group() in "]}":
             now -= 1
-            if now <= 0:
-                break
+        if now <= 0 or deepest > MAX_DEPTH:
+            break
     return deepest
 
 
