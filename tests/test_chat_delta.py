@@ -92,7 +92,7 @@ def test_delta_is_what_the_template_writes_in_the_real_conversation(name, vocabu
         pytest.skip("its template refuses to render two calls, so there is no real rendering to compare with")
     stop = "<|eot_id|>" if name == "llama-3.1" else "<|im_end|>"
     turn, said = _turn(calls)
-    earlier, earlier_said = _turn(1)
+    _, earlier_said = _turn(1)
     histories = [list(OPENING), [*OPENING, earlier_said, *_new(1, ["12"])]]
 
     @settings(max_examples=12, deadline=None)

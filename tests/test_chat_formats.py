@@ -92,8 +92,9 @@ def test_reading_is_the_inverse_of_writing(name, tail):
 
 
 _PIECES = [
-    "<tool_call>", "</tool_call>", "<think>", "</think>", "<|python_tag|>", '{"name": "f", "arguments": ', "{", "}", "[", "]",
-    '"', "\\", ",", ":", ";", "null", "NaN", "-Infinity", "1e999", "9" * 5000, "\ud800", '"\\ud800"', "\x00", "[" * 3000,
+    "<tool_call>", "</tool_call>", "<think>", "</think>", "<|python_tag|>", '{"name": "f", "arguments": ', "{", "}",
+    '"', "\\", ",", ":", ";", "null", "NaN", "-Infinity", "1e999", "9" * 5000, "\ud800", '"\\ud800"', "[" * 3000,
+    "[", "]", "\x00",
     '{"a":' * 1500, '{"name": ["x"]}', '{"name": {}}', '"\\u', "\n", " ", "\u2028", "```json", "'", "//", "<|im_end|>",
 ]  # fmt: skip
 

@@ -16,8 +16,10 @@ from toolstep.envs.chat.render import Renderer
 
 USER = {"role": "user", "content": "hi"}
 SMALL = {
-    "tojson": "{{ messages[0] | tojson }}|{{ messages | tojson(indent=1) }}|{{ {'a':1} | tojson(separators=(',',':')) }}",
-    "blocks": "  {% for m in messages %}\n  {{ m.role }}\n  {% if loop.first %}{% continue %}{% endif %}\n!{% endfor %}\n",
+    "tojson": "{{ messages[0] | tojson }}|{{ messages | tojson(indent=1) }}"
+    "{{ {'a':1} | tojson(separators=(',',':')) }}",
+    "blocks": "  {% for m in messages %}\n  {{ m.role }}\n  {% if loop.first %}{% continue %}{% endif %}\n!"
+    "{% endfor %}\n",
     "keys": "{% for m in messages %}{{ m.keys() | list }}{{ m.content is defined }}{% endfor %}",
     "generation": "{% set x = 1 %}{% for m in messages %}{% generation %}{% set x = 2 %}[{{ m.content }}]"
     "{% endgeneration %}{{ x }}{% endfor %}",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NoReturn
 
 import jinja2
@@ -129,10 +129,14 @@ class Renderer:
         named = {"default": template} if isinstance(template, str) else dict(template)
         if "default" not in named:
             raise TemplateSyntax(f"a set of chat templates needs one named 'default', got {sorted(named)}")
+        self._named, self._given = named, dict(variables or {})
         self._plain = _compile(named["default"])
         self._tools = _compile(named.get("tool_use", named["default"]))
         self._clock = clock or datetime.now()
-        self._variables = {**(variables or {}), "strftime_now": self._clock.strftime}
+        self._variables = {**self._given, "strftime_now": self._clock.strftime}
+
+    def __reduce__(self) -> tuple[Any, ...]:  # compiled templates can't be sent to another process
+        return partial(Renderer, clock=self._clock), (self._named, self._given)
 
     def __call__(
         self,
