@@ -224,6 +224,13 @@ def one_line_errors() -> Iterator[None]:
         yield
     except (ValueError, TypeError, OSError, ImportError) as error:
         _fail(error, USAGE)
+    except Exception as error:
+        from gymnasium.error import Error as GymnasiumError
+        from toolstep.envs.chat.errors import ChatTemplateError
+
+        if not isinstance(error, (ChatTemplateError, GymnasiumError)):
+            raise
+        _fail(error, USAGE)
 
 
 def _finish(job: Job, as_json: bool) -> None:

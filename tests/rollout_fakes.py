@@ -71,9 +71,7 @@ class FakeEnv(gym.Env):
         if reason:
             self.score = 1.0 if number % 2 else 0.0
         messages = [{"role": "assistant", "content": str(self.history[-1])}]
-        info = self._info(
-            sources, messages, reason, status, ["ok"] if number % 3 else ["ok", "wrong_type"], cut
-        )
+        info = self._info(sources, messages, reason, status, ["ok"] if number % 3 else ["ok", "wrong_type"], cut)
         terminated = reason == "answered"
         observation = self._observation(np.arange(size) + 3 + number % 40)
         return observation, reward, terminated, bool(reason) and not terminated, info

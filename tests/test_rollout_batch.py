@@ -90,9 +90,7 @@ def test_advantages_are_relative_to_the_group():
 
 
 def test_failed_member_leaves_the_mask_and_the_baseline():
-    failed = RolloutBatch.from_trajectories(
-        group([1.0, 0.0, 0.5, 0.0], status=["ok", "ok", "ok", "env_error"])
-    )
+    failed = RolloutBatch.from_trajectories(group([1.0, 0.0, 0.5, 0.0], status=["ok", "ok", "ok", "env_error"]))
     three = RolloutBatch.from_trajectories(group([1.0, 0.0, 0.5]))
     assert np.array_equal(failed.advantages[:3], three.advantages)
     assert not failed.action_mask[3].any()
@@ -116,11 +114,7 @@ def test_groups_without_a_comparison_give_zero_and_are_counted():
     assert batch.group_ids.tolist() == [0, 0, 0, 1, 2, 2, -1]
 
 
-@given(
-    st.lists(
-        st.tuples(st.floats(-10, 10, width=32), st.integers(0, 3), st.booleans()), min_size=1, max_size=20
-    )
-)
+@given(st.lists(st.tuples(st.floats(-10, 10, width=32), st.integers(0, 3), st.booleans()), min_size=1, max_size=20))
 def test_advantages_are_finite_and_centred(rows):
     rewards, groups, usable = (np.array(x, d) for x, d in zip(zip(*rows), (np.float32, np.int64, np.bool_)))
     out, (n, singles, flat) = group_advantages(rewards, groups, usable)
@@ -134,9 +128,7 @@ def test_advantages_are_finite_and_centred(rows):
 
 
 def test_equal_rewards_that_do_not_sum_exactly_are_zero_variance():
-    out, (_, _, flat) = group_advantages(
-        np.full(3, 0.1, np.float32), np.zeros(3, np.int64), np.ones(3, np.bool_)
-    )
+    out, (_, _, flat) = group_advantages(np.full(3, 0.1, np.float32), np.zeros(3, np.int64), np.ones(3, np.bool_))
     assert not out.any()
     assert flat == 1
 

@@ -108,9 +108,7 @@ def test_trajectory_is_what_a_single_env_and_agent_would_produce():
 
 
 def test_final_observation_of_a_truncated_episode_is_kept_behind_the_last_turn():
-    cut = [
-        t for t in run(4, AutoresetMode.SAME_STEP, group_specs(60, 1, seed=1)) if t.stop_reason == "cut_turn"
-    ]
+    cut = [t for t in run(4, AutoresetMode.SAME_STEP, group_specs(60, 1, seed=1)) if t.stop_reason == "cut_turn"]
     assert cut
     assert all(t.truncated and not t.terminated for t in cut)
     behind = [t.token_ids[t.turn == t.turns] for t in cut]
@@ -135,9 +133,7 @@ def test_agents_own_seed_is_the_run_seed_by_default():
     agent = FakeTokenAgent()
     agent.seed = 5
     specs = group_specs(4, 1, seed=0)
-    assert dicts(collect(fake_envs(2), agent, specs)) == dicts(
-        collect(fake_envs(3), FakeTokenAgent(), specs, seed=5)
-    )
+    assert dicts(collect(fake_envs(2), agent, specs)) == dicts(collect(fake_envs(3), FakeTokenAgent(), specs, seed=5))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -154,9 +150,7 @@ def test_aborted_turn_ends_the_episode_as_an_agent_error(mode):
 
 
 def test_all_rows_aborted_is_not_stepped():
-    trajectories = run(
-        2, AutoresetMode.DISABLED, group_specs(5, 1, seed=2), agent=FakeTokenAgent(abort_every=1)
-    )
+    trajectories = run(2, AutoresetMode.DISABLED, group_specs(5, 1, seed=2), agent=FakeTokenAgent(abort_every=1))
     assert [t.status for t in trajectories] == ["agent_error"] * 5
     assert all(t.turns == 1 for t in trajectories)
 

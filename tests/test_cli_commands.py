@@ -1,0 +1,360 @@
+"""The command line: what it prints, what it writes, and what bad input gets."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from toolstep.rollout import load_batch, read_episodes
+from toolstep.rollout.cli import app, main
+from typer.testing import CliRunner
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def invoke(*args: str, text: str | None = None) -> Any:
+    return CliRunner().invoke(app, list(args), input=text, catch_exceptions=False, env={"COLUMNS": "120"})
+
+
+def ok(*args: str, text: str | None = None) -> str:
+    result = invoke(*args, text=text)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture(scope="session")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder from which another process imports `toolstep` out of this checkout."""
+    folder = tmp_path_factory.mktemp("path") / "toolstep"
+    folder.mkdir()
+    for name in ("envs", "agents", "rollout"):
+        (folder / name).symlink_to(ROOT / name)
+    return folder.parent
+
+
+def command(path: Path, *args: str) -> tuple[list[str], dict[str, str]]:
+    search = os.pathsep.join([str(path), str(ROOT / "tests")])
+    env = {**os.environ, "PYTHONPATH": search, "COLUMNS": "120"}
+    return [sys.executable, "-m", "toolstep.rollout.cli", *args], env
+
+
+def process(path: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    line, env = command(path, *args)
+    return subprocess.run(line, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+# ------------------------------------------------------------------------------------------- help and usage
+
+
+def test_help_imports_nothing_heavy(path):
+    line, env = command(path)
+    code = (
+        "import sys\n"
+        "from toolstep.rollout.cli import main\n"
+        "try:\n"
+        "    main(['--help'])\n"
+        "finally:\n"
+        "    heavy = {'torch', 'transformers', 'gymnasium', 'scipy', 'numpy', 'jinja2', 'pydantic'}\n"
+        "    print('HEAVY', sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run([line[0], "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert "rollout" in done.stdout
+    assert "HEAVY []" in done.stdout
+
+
+def test_importing_the_package_imports_neither_torch_nor_gymnasium(path):
+    line, env = command(path)
+    code = (
+        "import sys, toolstep.rollout as r\n"
+        "print(sorted({'torch', 'transformers', 'gymnasium', 'numpy'} & set(sys.modules)))\n"
+        "import toolstep.rollout.collect, toolstep.rollout.evaluate\n"
+        "from toolstep.rollout import collect, evaluate\n"
+        "print(callable(collect), callable(evaluate), callable(r.group_specs))\n"
+        "from toolstep.rollout.collect import collect as same\n"
+        "print(same is collect, sorted({'torch', 'transformers'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([line[0], "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines() == ["[]", "True True True", "True []"], done.stderr
+
+
+def test_every_exported_name_exists():
+    import toolstep.rollout as package
+
+    for name in package.__all__:
+        assert getattr(package, name).__name__ == name
+    assert set(package.__all__) <= set(dir(package))
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        package.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["evl"], "No such command 'evl'"),
+        (["eval"], "Missing argument"),
+        (["eval", "calculator", "--agnt", "x"], "--agent"),
+        (["eval", "calculator", "--episodes", "many"], "--episodes"),
+        (["eval", "calculator", "--episodes", "0"], "--episodes"),
+        (["eval", "calculator", "--autoreset-mode", "same_step"], "SameStep"),
+        (["eval", "calculater"], "unknown env 'calculater'; did you mean 'toolstep/Calculator-v0'?"),
+        (["eval", "toolstep/Lookup-v7x"], "did you mean 'toolstep/Lookup-v0'?"),
+        (["envs", "unitconvertt"], "did you mean 'toolstep/UnitConvert-v0'?"),
+        (["play", "nonsense"], "unknown env 'nonsense'; known envs: toolstep/Assistant-v0"),
+        (["eval", "no_such_module:x/Y-v0"], "cannot import 'no_such_module'"),
+        (["eval", "calculator", "--agent", "orcale"], "unknown agent 'orcale'; did you mean 'oracle'?"),
+        (["eval", "calculator", "--agent", "hf:/no/such/folder"], "/no/such/folder"),
+        (["eval", "calculator", "--level", "9"], "level must be one of"),
+        (["eval", "calculator", "--agent", "random", "--top-p", "0"], "top_p must be"),
+        (["rollout", "calculator", "--agent", "oracle", "--out", "x.txt"], "unknown suffix '.txt'"),
+        (["rollout", "calculator", "--agent", "oracle", "--out", "x.npz"], "samples no token ids"),
+    ],
+)
+def test_usage_error_is_one_line_that_says_what_to_do(args, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(args)
+    shown = capsys.readouterr()
+    assert ended.value.code == 2
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert message in shown.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_usage_error_of_a_real_process_has_no_traceback(path):
+    done = process(path, "eval", "calculater")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("toolstep: error: unknown env 'calculater'; did you mean")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_version_and_bare_command():
+    assert re.match(r"toolstep \S+", ok("--version"))
+    assert "Usage" in ok()
+
+
+# --------------------------------------------------------------------------------------------------- envs
+
+
+def test_envs_are_listed_and_described():
+    table = ok("envs")
+    items = json.loads(ok("envs", "--json"))
+    assert {i["id"] for i in items} >= {"toolstep/Calculator-v0", "toolstep/Lookup-v0"}
+    assert all(i["id"] in table and i["description"] for i in items)
+    data = json.loads(ok("envs", "Calculator-v0", "--json", "--level", "1", "--seed", "3"))
+    assert data["id"] == "toolstep/Calculator-v0"
+    assert data["tags"]["level"] == "1"
+    assert [t["function"]["name"] for t in data["tools"]] == ["calculator"]
+    assert data["messages"][-1]["content"] in data["prompt"]
+    shown = ok("envs", "calculator", "--level", "1", "--seed", "3")
+    assert data["messages"][-1]["content"] in shown
+    assert '"name": "calculator"' in shown
+
+
+@pytest.mark.parametrize(
+    "name", ["toolstep/UnitConvert-v0", "UnitConvert-v0", "unit_convert", "unit-convert", "UNITCONVERT"]
+)
+def test_env_is_found_by_every_form_of_its_name(name):
+    assert json.loads(ok("envs", name, "--json"))["id"] == "toolstep/UnitConvert-v0"
+
+
+# --------------------------------------------------------------------------------------------------- play
+
+
+def test_person_calls_a_tool_and_answers():
+    shown = ok(
+        "play", "calculator", "--seed", "1", "--level", "1",
+        text='/call calculator {"expression": "2+3"}\n/call calculator {oops\n/call\n/tools\nfirst \\\nlast\n',
+    )  # fmt: skip
+    assert "── tool calculator\n5" in shown
+    assert "the arguments are no JSON" in shown
+    assert "write /call NAME {JSON}" in shown
+    assert '{"name": "calculator"' in shown
+    assert "answered, score 0" in shown
+
+
+def test_end_of_input_ends_the_game():
+    assert "left before the end" in ok("play", "calculator", "--seed", "1", text="")
+
+
+def test_same_seed_is_the_same_game():
+    assert ok("play", "lookup", "--seed", "5", text="x\n") == ok("play", "lookup", "--seed", "5", text="x\n")
+
+
+# --------------------------------------------------------------------------------------------------- eval
+
+
+def test_eval_writes_its_folder(tmp_path):
+    out = tmp_path / "run"
+    table = ok("eval", "calculator", "--agent", "oracle", "--episodes", "6", "--num-envs", "4", "--out", str(out))
+    assert "1.000  [0.610, 1.000]  (6 of 6)" in table
+    assert "by level" in table
+    assert sorted(p.name for p in out.iterdir()) == ["config.json", "episodes.jsonl", "summary.json", "summary.md"]
+    config = json.loads((out / "config.json").read_text())
+    assert (config["env"], config["agent"], config["split"]) == ("toolstep/Calculator-v0", "oracle", "test")
+    assert config["versions"]["gymnasium"]
+    trajectories = read_episodes(out / "episodes.jsonl")
+    assert sorted(t.seed for t in trajectories) == sorted(config["task_seeds"])
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["successes"], summary["episodes"], summary["requested"]) == (6, 6, 6)
+    assert "| success | 1.000  [0.610, 1.000]  (6 of 6) |" in (out / "summary.md").read_text()
+
+
+def test_json_is_the_only_thing_on_stdout(path):
+    done = process(path, "eval", "calculator", "--episodes", "3", "--json")
+    assert done.returncode == 0
+    data = json.loads(done.stdout)
+    assert data["summary"]["episodes"] == 3
+    assert data["config"]["num_envs"] == 3
+    assert data["interrupted"] is False
+    assert done.stderr == ""
+
+
+def test_no_progress_bar_where_there_is_no_terminal(path):
+    done = process(path, "eval", "calculator", "--episodes", "3")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert "\x1b" not in done.stdout
+
+
+def test_table_does_not_depend_on_rows_or_mode():
+    def table(*options: str) -> dict[str, Any]:
+        data = json.loads(ok("eval", "lookup", "--episodes", "7", "--json", "--seed", "2", *options))["summary"]
+        return {k: v for k, v in data.items() if k != "speed"}
+
+    expected = table("--num-envs", "1")
+    assert table("--num-envs", "7", "--autoreset-mode", "SameStep") == expected
+    assert table("--num-envs", "3", "--autoreset-mode", "Disabled") == expected
+
+
+def test_options_reach_the_env():
+    data = json.loads(ok("eval", "calculator", "--episodes", "4", "--level", "2", "--max-turns", "1", "--json"))
+    assert set(data["summary"]["tags"]["level"]) == {"2"}
+    assert data["summary"]["stop_reasons"] == {"max_turns": 4}
+
+
+def test_existing_folder_is_refused_before_any_work_unless_told(tmp_path):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "notes.txt").write_text("mine")
+    args = ["eval", "calculator", "--episodes", "2", "--out", str(out)]
+    result = invoke(*args, "--agent", "hf:/never/looked/for")
+    assert result.exit_code == 2
+    assert "is not empty; pass --overwrite" in result.stderr
+    for _ in range(2):
+        ok(*args, "--overwrite")
+        assert len(read_episodes(out / "episodes.jsonl")) == 2
+    assert (out / "notes.txt").read_text() == "mine"
+
+
+def test_unwritable_out_is_refused_before_any_work(tmp_path):
+    (tmp_path / "file").write_text("")
+    result = invoke("eval", "calculator", "--agent", "hf:/never/looked/for", "--out", str(tmp_path / "file" / "x"))
+    assert result.exit_code == 2
+    assert "cannot write to" in result.stderr
+
+
+# ------------------------------------------------------------------------------------------------- rollout
+
+
+def test_rollout_writes_episodes_in_group_order(tmp_path):
+    out = tmp_path / "deep" / "episodes.jsonl"
+    args = ["rollout", "lookup", "--agent", "oracle", "--groups", "3", "--group-size", "2", "--out", str(out)]
+    assert "written to" in ok(*args)
+    rows = read_episodes(out)
+    assert [(t.group_id, t.sample_index) for t in rows] == [(g, s) for g in range(3) for s in range(2)]
+    assert len({t.seed for t in rows}) == 3
+    assert invoke(*args).exit_code == 2
+    ok(*args, "--overwrite")
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    from tiny import tiny_model, tiny_tokenizer
+
+    folder = tmp_path_factory.mktemp("tiny")
+    tokenizer = tiny_tokenizer()
+    tokenizer.save_pretrained(folder)
+    model = tiny_model(len(tokenizer))
+    model.generation_config.eos_token_id = model.config.eos_token_id = tokenizer.eos_token_id
+    model.save_pretrained(folder)
+    return folder
+
+
+def test_rollout_of_a_model_writes_a_token_level_batch(tmp_path, tiny_folder):
+    out = tmp_path / "batch.npz"
+    data = json.loads(
+        ok(
+            "rollout", "calculator", "--agent", f"hf:{tiny_folder}", "--groups", "2", "--group-size", "3",
+            "--max-new-tokens", "6", "--max-turns", "2", "--num-envs", "4", "--device", "cpu",
+            "--out", str(out), "--json",
+        )
+    )  # fmt: skip
+    batch = load_batch(out)
+    assert batch.group_ids.tolist() == [0, 0, 0, 1, 1, 1]
+    assert batch.input_ids.shape == tuple(data["batch"]["shape"])
+    assert batch.action_mask.sum() == data["batch"]["action_tokens"] > 0
+    assert (batch.old_logprobs[batch.action_mask] < 0).all()
+    assert not batch.old_logprobs[~batch.action_mask].any()
+    for group in (0, 1):
+        rows = batch.input_ids[batch.group_ids == group]
+        prompts = [r[: int(np.argmax(m))] for r, m in zip(rows, batch.action_mask[batch.group_ids == group])]
+        assert len({p.tobytes() for p in prompts}) == 1
+
+
+def test_model_without_a_chat_template_is_one_line_that_says_what_to_do(tiny_folder, tmp_path, capsys):
+    for file in tiny_folder.iterdir():
+        if file.name != "chat_template.jinja":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    with pytest.raises(SystemExit) as ended:
+        main(["eval", "calculator", "--agent", f"hf:{tmp_path}", "--device", "cpu"])
+    assert ended.value.code == 2
+    assert "no chat template" in capsys.readouterr().err
+
+
+# ----------------------------------------------------------------------------------------------- interrupts
+
+
+@pytest.mark.parametrize("kind", ["eval", "rollout"])
+def test_interrupt_exits_130_and_keeps_what_is_finished(path, tmp_path, kind):
+    out = tmp_path / ("run" if kind == "eval" else "episodes.jsonl")
+    size = ["--episodes", "40"] if kind == "eval" else ["--groups", "20", "--group-size", "2"]
+    args = [kind, "slow_env:slow/Slow-v0", "--agent", "oracle", *size, "--num-envs", "2", "--out", str(out), "--json"]
+    line, env = command(path, *args)
+    started = tmp_path / "started"
+    running = subprocess.Popen(
+        line, env={**env, "SLOW_ENV_MARK": str(started)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not started.exists():
+            assert running.poll() is None, running.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(0.3)
+        running.send_signal(signal.SIGINT)
+        stdout, stderr = running.communicate(timeout=30)
+    finally:
+        running.kill()
+    assert running.returncode == 130, stderr
+    assert "Traceback" not in stderr
+    data = json.loads(stdout)
+    assert data["interrupted"] is True
+    done = read_episodes(out / "episodes.jsonl" if kind == "eval" else out)
+    assert 0 < len(done) < 40
+    assert data["summary"]["episodes"] == len(done)
+    assert data["summary"]["requested"] == 40
+    if kind == "eval":
+        assert json.loads((out / "summary.json").read_text())["episodes"] == len(done)
+        assert f"Interrupted: {len(done)} of 40" in (out / "summary.md").read_text()
