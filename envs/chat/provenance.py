@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,8 @@ from toolstep.envs.chat.encoder import ControlTokens
 from toolstep.envs.chat.errors import MessageDropped, TemplateRejects, UnsafeContent
 from toolstep.envs.chat.marks import Marker, Span
 from toolstep.envs.chat.render import Renderer
+
+_CUT = 8  # characters of a content that must be there before it counts as written, though cut
 
 Dicts = list[dict[str, Any]]
 Writer = Callable[[Marker], Dicts]
@@ -85,15 +88,21 @@ def marked(
 
 
 def _locate(raw: str, contents: Sequence[str], after: str) -> tuple[Span, ...] | None:
-    """Spans of contents in a rendering that could not be marked; None where one is not written."""
+    """Spans of contents, or of how much the template writes of them, in a rendering that could not be marked.
+
+    None where one is not written at all.
+    """
     pos = raw.find(after) + len(after) if after and after in raw else 0
     spans = []
     for core in (c.strip() for c in contents):
         if not core:
             continue
-        at = raw.find(core, pos)
-        if at < 0:
-            return None
-        pos = at + len(core)
+        length = len(core)
+        if raw.find(core, pos) < 0:  # the longest beginning that is there
+            length = bisect_left(range(length), True, key=lambda n: raw.find(core[: n + 1], pos) < 0)
+            if length < min(len(core), _CUT):
+                return None
+        at = raw.find(core[:length], pos)
+        pos = at + length
         spans.append((at, pos))
     return tuple(spans)
