@@ -92,9 +92,7 @@ class Rubric:
             if isinstance(weight, bool) or not isinstance(weight, Real) or not math.isfinite(weight):
                 raise ValueError(f"reward term {name!r}: the weight must be a finite number, got {weight!r}")
             if not callable(function):
-                raise ValueError(
-                    f"reward term {name!r}: expected a function of an EpisodeRecord, got {function!r}"
-                )
+                raise ValueError(f"reward term {name!r}: expected a function of an EpisodeRecord, got {function!r}")
         self._terms = dict(terms)
 
     @property
@@ -109,7 +107,7 @@ class Rubric:
             RewardError: a value that is not a finite number; the message names the term and the task.
         """
         return {
-            name: weight * checked(function(record), name, record) if weight else 0.0
+            name: checked(weight * checked(function(record), name, record), name, record) if weight else 0.0
             for name, (weight, function) in self._terms.items()
         }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -44,14 +46,17 @@ def numbers(text: str) -> list[Number]:
     fractions (`3/4`, `1 3/4`, `\\frac{3}{4}`) and percent signs.  A number is never a part of a longer
     one.
     """
-    plain = _LATEX_FRACTION.sub(r" \1/\2 ", text.translate(_PLAIN))
-    return [n for n in map(_number, _NUMBER.finditer(plain)) if n is not None]
+    return [n for n in map(_number, _matches(text)) if n is not None]
 
 
 def last_number(text: str) -> Number | None:
-    """The last number of `text`: where an answer states its result.  None if there is none."""
-    found = numbers(text)
-    return found[-1] if found else None
+    """The last number of `text`: where an answer states its result.  None if there is none that can be read."""
+    last = deque(_matches(text), maxlen=1)
+    return _number(last[0]) if last else None
+
+
+def _matches(text: str) -> Iterator[re.Match[str]]:
+    return _NUMBER.finditer(_LATEX_FRACTION.sub(r" \1/\2 ", text.translate(_PLAIN)))
 
 
 def _number(match: re.Match[str]) -> Number | None:

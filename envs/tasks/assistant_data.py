@@ -96,10 +96,8 @@ friend | ami | amigo | Freund | amico | amigo | vriend | 朋友 | 友達
 library | bibliothèque | biblioteca | Bibliothek | biblioteca | biblioteca | bibliotheek | 图书馆 | 図書館
 school | école | escuela | Schule | scuola | escola | school | 学校 | 学校
 I love you | je t'aime | te quiero | ich liebe dich | ti amo | eu te amo | ik hou van jou | 我爱你 | 愛してる
-"""  # noqa: E501 - wide characters count twice
+"""
 PHRASES: dict[str, dict[str, str]] = {
     english: dict(zip(LANGUAGES, translations, strict=True))
-    for english, *translations in (
-        [part.strip() for part in line.split("|")] for line in _PHRASES.strip().splitlines()
-    )
+    for english, *translations in ([part.strip() for part in line.split("|")] for line in _PHRASES.strip().splitlines())
 }

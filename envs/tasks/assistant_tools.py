@@ -54,8 +54,7 @@ def make_world(draw: Draw) -> AssistantWorld:
     """A moment of the years 2024 to 2026, drawn weather, and rates within 5% of the table's."""
     clock = datetime(2024, 1, 1, tzinfo=UTC) + timedelta(minutes=draw.integer(0, 3 * 365 * 24 * 60))
     weather = {
-        city: Weather(draw.integer(-9, 39), draw.choice(CONDITIONS), draw.integer(20, 95))
-        for city in TIME_ZONES
+        city: Weather(draw.integer(-9, 39), draw.choice(CONDITIONS), draw.integer(20, 95)) for city in TIME_ZONES
     }
     dollars = {
         code: Fraction(value) * (1 if code == "USD" else Fraction(draw.integer(950, 1050), 1000))
@@ -71,9 +70,7 @@ class Assistant:
         self._world = world
 
     @tool(run_in="inline")
-    def get_current_weather(
-        self, location: str, unit: Literal["celsius", "fahrenheit"] = "celsius"
-    ) -> dict[str, Any]:
+    def get_current_weather(self, location: str, unit: Literal["celsius", "fahrenheit"] = "celsius") -> dict[str, Any]:
         """Get the current weather of a city.
 
         Args:
@@ -122,9 +119,7 @@ class Assistant:
             target_language: The language to translate to, for example "french".
         """
         by_code = {code: language for language, code in LANGUAGES.items()}
-        language = _known(
-            by_code.get(target_language.strip().casefold(), target_language), LANGUAGES, "language"
-        )
+        language = _known(by_code.get(target_language.strip().casefold(), target_language), LANGUAGES, "language")
         return PHRASES[_known(text, PHRASES, "text")][language]
 
 

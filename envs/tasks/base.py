@@ -53,9 +53,7 @@ class TaskSet(ABC):
 
         Raises NoOracle where the set knows none, which is the default.
         """
-        raise NoOracle(
-            f"task set {self.name!r} has no oracle: override {type(self).__name__}.oracle(record) -> Turn"
-        )
+        raise NoOracle(f"task set {self.name!r} has no oracle: override {type(self).__name__}.oracle(record) -> Turn")
 
     def reply(self, record: EpisodeRecord) -> Message | None:
         """A user message that goes on after an answer; None (the default) ends the episode there."""

@@ -95,21 +95,14 @@ def _solve(tasks: TaskSet, record: EpisodeRecord, executor: Any) -> tuple[Messag
         answers = executor.run(bound, timeout=10.0)
         if len(bound) < len(turn.calls) or any(a.error is not None for a in answers):
             wrong = [c.error for c, b in resolved if b is None] or [a.content for a in answers if a.error]
-            raise TaskError(
-                f"{tasks.name}: the oracle of {record.task.id!r} made a call that failed: {wrong[0]}"
-            )
+            raise TaskError(f"{tasks.name}: the oracle of {record.task.id!r} made a call that failed: {wrong[0]}")
         made = tuple(c for c, _ in resolved)
         new = [Message("assistant", turn.content, tool_calls=made)]
-        new += [
-            Message("tool", a.content, tool_call_id=c.id, name=c.name)
-            for c, a in zip(made, answers, strict=True)
-        ]
+        new += [Message("tool", a.content, tool_call_id=c.id, name=c.name) for c, a in zip(made, answers, strict=True)]
         record = replace(record, messages=(*record.messages, *new), turns=turn_index)
         if not turn.calls:
             break
     score = tasks.score(record)
     if score < 1:
-        raise TaskError(
-            f"{tasks.name}: the oracle of {record.task.id!r} scored {score}; its answer: {record.answer!r}"
-        )
+        raise TaskError(f"{tasks.name}: the oracle of {record.task.id!r} scored {score}; its answer: {record.answer!r}")
     return record.messages[start:]

@@ -93,9 +93,7 @@ class TaskList(_Given):
     def example(self, seed: int) -> Task:
         items = self._items["example"]
         if not items:
-            raise TaskError(
-                "this list of tasks has no examples: give them with TaskList(tasks, examples=[...])"
-            )
+            raise TaskError("this list of tasks has no examples: give them with TaskList(tasks, examples=[...])")
         return items[check_seed(seed) % len(items)]
 
 
@@ -142,9 +140,7 @@ def to_task(item: Task | Mapping[str, Any], name: str, system: str = "") -> Task
     if isinstance(item, Task):
         return item
     if not isinstance(item, Mapping):
-        raise TaskError(
-            f"task {name}: expected a Task or a dict with 'prompt' and 'answer', got {item!r:.80}"
-        )
+        raise TaskError(f"task {name}: expected a Task or a dict with 'prompt' and 'answer', got {item!r:.80}")
     for key in item:
         if key not in _FIELDS:
             raise TaskError(f"task {name}: unknown field {key!r}; {nearest(str(key), _FIELDS)}")
@@ -170,12 +166,6 @@ def to_task(item: Task | Mapping[str, Any], name: str, system: str = "") -> Task
 def _message(item: Any, name: str) -> Message:
     if isinstance(item, Message):
         return item
-    if (
-        not isinstance(item, Mapping)
-        or item.get("role") not in _ROLES
-        or not isinstance(item.get("content"), str)
-    ):
-        raise TaskError(
-            f"task {name}: a message needs a role of {_ROLES} and text as content, got {item!r:.80}"
-        )
+    if not isinstance(item, Mapping) or item.get("role") not in _ROLES or not isinstance(item.get("content"), str):
+        raise TaskError(f"task {name}: a message needs a role of {_ROLES} and text as content, got {item!r:.80}")
     return Message(item["role"], item["content"])

@@ -106,9 +106,7 @@ def make_world(draw: Draw) -> World:
     # Few family names, so that a name has to be read to its end.
     families = [stem + draw.choice(_LAST_END) for stem in stems[6:10]]
     people = [f"{first} {draw.choice(families)}" for first in draw.sample(_FIRST, 8)]
-    companies = [
-        f"{stem}{draw.choice(('a', 'en', 'is', 'um'))} {draw.choice(_TRADE)}" for stem in stems[10:16]
-    ]
+    companies = [f"{stem}{draw.choice(('a', 'en', 'is', 'um'))} {draw.choice(_TRADE)}" for stem in stems[10:16]]
     rivers = draw.sample(RIVERS, 6)
     facts: dict[str, dict[str, str]] = {}
     kinds: dict[str, str] = {}

@@ -45,9 +45,7 @@ class ProceduralTasks(TaskSet):
     def __init__(self, *, level: int | None = None) -> None:
         if level is not None and (isinstance(level, bool) or level not in self.levels):
             known = ", ".join(map(str, self.levels))
-            raise TaskError(
-                f"{self.name}: level must be one of {known}, or None for a mixture; got {level!r}"
-            )
+            raise TaskError(f"{self.name}: level must be one of {known}, or None for a mixture; got {level!r}")
         self.level = level
 
     @abstractmethod

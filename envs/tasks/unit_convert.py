@@ -69,8 +69,7 @@ class UnitConvertTasks(ProceduralTasks):
         warm = UNITS[record.task.data["to_unit"]].dimension == "temperature"
         expected = Fraction(record.task.answer)
         return float(
-            number is not None
-            and is_near(number, expected, rel=_RELATIVE, abs_=_DEGREES if warm else Fraction(0))
+            number is not None and is_near(number, expected, rel=_RELATIVE, abs_=_DEGREES if warm else Fraction(0))
         )
 
     def oracle(self, record: EpisodeRecord) -> Turn:
