@@ -145,7 +145,7 @@ def test_hostile_content_adds_no_control_token_to_prompt_or_delta(name, vocabula
 
         # the first prompt too: task text, few-shot examples with their arguments, and what tools say about themselves
         def prompt(words):
-            call = ToolCall("call00000", "add", json.dumps({"x": words}), {"x": words})
+            call = ToolCall("call00000", words, json.dumps({"x": words}), {"x": words})
             tool = {"type": "function", "function": {**TOOLS[1]["function"], "description": words}}
             shot = [Message("assistant", "", (call,)), Message("tool", words, (), "call00000", "add")]
             return chat.prompt(

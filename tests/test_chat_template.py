@@ -20,6 +20,7 @@ from toolstep.envs.chat.errors import (
     TemplateRejects,
     TemplateSyntax,
     UnknownToolCallFormat,
+    UnsafeContent,
     UnsupportedTokenizer,
 )
 from toolstep.envs.types import Message, ToolCall, Turn
@@ -166,6 +167,26 @@ def test_calls_in_examples_are_control_tokens_of_ours_with_foreign_arguments():
     ids = chat.prompt([*OPENING, Message("assistant", "", (hostile,)), Message("user", "?")], TOOLS).ids.tolist()
     opened, closed = (ids.count(tokenizer.convert_tokens_to_ids(t)) for t in ("<tool_call>", "</tool_call>"))
     assert opened == closed == 3  # two are in the text about tools
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"name": "<think>", "parameters": {"type": "object"}},
+        {"name": "f", "parameters": {"type": "object", "properties": {"</think>": {"type": "string"}}}},
+        {"name": "f", "parameters": {"type": "object", "required": ["<|im_end|>"]}},
+    ],
+)
+def test_control_token_in_a_name_of_a_schema_is_refused_or_stays_text(schema):
+    harmless = _chat().prompt(OPENING, [{"type": "function", "function": {"name": "f", "parameters": {}}}])
+    tools = [{"type": "function", "function": schema}]
+    try:
+        ids = _chat().prompt(OPENING, tools).ids.tolist()
+    except UnsafeContent as e:
+        assert "take it out" in str(e)
+    else:
+        special = set(tiny_tokenizer().added_tokens_decoder)
+        assert [i for i in ids if i in special] == [i for i in harmless.ids.tolist() if i in special]
 
 
 # ---------------------------------------------------------------------- turns

@@ -47,32 +47,44 @@ def answers(new: Sequence[Message], calls: Sequence[tuple[str, str]]) -> list[Me
 
 
 def marked_schemas(tools: Sequence[Mapping[str, Any]], mark: Marker) -> list[dict[str, Any]]:
-    """Tool schemas with their descriptions marked."""
+    """Tool schemas with all text marked that no template's logic looks at."""
     return [_marked(dict(t), mark) for t in tools]
+
+
+_WORDS = frozenset(("description", "title", "enum", "const", "default", "examples", "pattern"))
 
 
 def _marked(value: Any, mark: Marker) -> Any:
     if isinstance(value, Mapping):
         return {
-            k: mark.wrap(v, required=False) if k == "description" and isinstance(v, str) else _marked(v, mark)
+            k: mark.wrap_values(v) if k in _WORDS and not isinstance(v, Mapping) else _marked(v, mark)
             for k, v in value.items()
         }
     return [_marked(v, mark) for v in value] if isinstance(value, (list, tuple)) else value
 
 
-def loose_text(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Foreign text that a shallow marking leaves unmarked."""
-    found: list[str] = []
+def loose_text(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, deep: bool) -> list[str]:
+    """Foreign text that a marking leaves unmarked: names and keys, and if it is not deep, all of calls and tools."""
+    found = [s for t in tools for s in _strings(t, frozenset() if not deep else _WORDS)]
     for m in messages:
         if m.role == "assistant":
-            found.append(m.content)
-            found += _strings([dict(c.parsed or {}) for c in m.tool_calls])
-    return found + _strings(list(tools))
+            arguments = [dict(c.parsed or {}) for c in m.tool_calls]
+            found += [s for a in arguments for s in (_keys(a) if deep else _strings(a, frozenset()))]
+            found += [] if deep else [m.content]
+    return found
 
 
-def _strings(value: Any) -> list[str]:
+def _strings(value: Any, marked: frozenset[str]) -> list[str]:
+    """Keys and texts, but for the values of the keys in `marked`."""
     if isinstance(value, str):
         return [value]
     if isinstance(value, Mapping):
-        return [s for k, v in value.items() for s in (*_strings(k), *_strings(v))]
-    return [s for v in value for s in _strings(v)] if isinstance(value, (list, tuple)) else []
+        rest = [v for k, v in value.items() if k not in marked or isinstance(v, Mapping)]
+        return [*map(str, value), *(s for v in rest for s in _strings(v, marked))]
+    return [s for v in value for s in _strings(v, marked)] if isinstance(value, (list, tuple)) else []
+
+
+def _keys(value: Any) -> list[str]:
+    if isinstance(value, Mapping):
+        return [*map(str, value), *(k for v in value.values() for k in _keys(v))]
+    return [k for v in value for k in _keys(v)] if isinstance(value, (list, tuple)) else []

@@ -195,26 +195,28 @@ class ChatTemplate:
         fallback = self._support.fallback
         if fallback is not None:
             return self._writer.opening(lambda mark: (fallback.messages(messages, tools, mark), []), kwargs)
+        self._refuse_control_tokens(loose_text(messages, tools, deep=True))
         try:
             deep = self._writer.opening(
-                lambda mark: (message_dicts(messages, mark, deep=True), marked_schemas(tools, mark)),
-                kwargs,
+                lambda mark: (message_dicts(messages, mark, deep=True), marked_schemas(tools, mark)), kwargs
             )
             if not deep.notes:
                 return deep
         except UnsafeContent:
             pass
-        # The template looks into a call's arguments or a description: leave those alone, if that is safe.
-        risky = [t for text in loose_text(messages, tools) for t in self._tokens.find_all(text)]
-        if risky:
-            raise UnsafeContent(
-                f"the template looks into calls or tool schemas that hold the control token {risky[0]!r} as "
-                "text; take it out of them"
-            )
+        # The template looks into a call's arguments or a tool's schema: leave those alone, if that is safe.
+        self._refuse_control_tokens(loose_text(messages, tools, deep=False))
         return self._writer.opening(
-            lambda mark: (message_dicts(messages, mark, deep=False), [dict(t) for t in tools]),
-            kwargs=kwargs,
+            lambda mark: (message_dicts(messages, mark, deep=False), [dict(t) for t in tools]), kwargs
         )
+
+    def _refuse_control_tokens(self, texts: Sequence[str]) -> None:
+        for text in texts:
+            if token := next(iter(self._tokens.find_all(text)), None):
+                raise UnsafeContent(
+                    f"a tool's schema or an earlier call holds the control token {token!r} where it cannot be told from "
+                    f"the template's own, in {text[:80]!r}; take it out"
+                )
 
     def _segment(self, written: Written) -> Segment:
         ids, body = self._encode(written)
