@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 def shared(path: str) -> Path:
     """The file or folder `path` of the shared test data; skips the test where it is absent.
 
-    The data are looked for in the folder named by the environment variable TOOLSTEP_SHARED, else in a folder `shared`
-    beside the repository.  Works inside a test and, because it skips the whole module, at import time too.
+    The data are looked for in the folder named by the environment variable TOOLSTEP_SHARED, else in a folder
+    `shared` beside the repository.  Works inside a test and, because it skips the whole module, at import time.
     """
     folder = Path(os.environ.get("TOOLSTEP_SHARED") or ROOT.parent / "shared")
     found = folder / path

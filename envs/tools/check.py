@@ -71,12 +71,7 @@ def fits(value: Any, admitted: frozenset[str] | None) -> bool:
 
 def decode_text(value: Any, admitted: frozenset[str] | None) -> Any:
     """A list or object that came as JSON text, decoded; only where the schema wants one and no text."""
-    if (
-        isinstance(value, str)
-        and admitted is not None
-        and "string" not in admitted
-        and admitted & {"array", "object"}
-    ):
+    if isinstance(value, str) and admitted is not None and "string" not in admitted and admitted & {"array", "object"}:
         try:
             decoded = json.loads(value, parse_constant=_refuse)
         except (ValueError, RecursionError):
@@ -111,24 +106,19 @@ def _prepare(value: Any, schema: Any, path: Path, problems: list[Problem]) -> An
     elif admitted is not None and "boolean" not in admitted and isinstance(value, bool):
         if admitted & {"integer", "number"}:
             problems.append(wrong(path, describe(schema), value))
-    elif (
-        admitted is not None and "string" not in admitted and isinstance(value, str) and "number" in admitted
-    ):
+    elif admitted is not None and "string" not in admitted and isinstance(value, str) and "number" in admitted:
         if value.strip().lower().lstrip("+-") in ("inf", "infinity", "nan"):
             problems.append(wrong(path, "a finite number", value))
     elif isinstance(value, dict):
         shape = _only(schema, "object")
         known = shape.get("properties") or {}
         rest = shape.get("additionalProperties")
-        return {
-            key: _prepare(child, known.get(key, rest), (*path, key), problems) for key, child in value.items()
-        }
+        return {key: _prepare(child, known.get(key, rest), (*path, key), problems) for key, child in value.items()}
     elif isinstance(value, list):
         shape = _only(schema, "array")
         first, rest = shape.get("prefixItems") or (), shape.get("items")
         return [
-            _prepare(child, first[i] if i < len(first) else rest, (*path, i), problems)
-            for i, child in enumerate(value)
+            _prepare(child, first[i] if i < len(first) else rest, (*path, i), problems) for i, child in enumerate(value)
         ]
     return value
 
@@ -185,8 +175,7 @@ def _check(value: Any, schema: Any, path: Path, problems: list[Problem]) -> Any:
     if isinstance(value, list):
         first, rest = schema.get("prefixItems") or (), schema.get("items")
         return [
-            _check(child, first[i] if i < len(first) else rest, (*path, i), problems)
-            for i, child in enumerate(value)
+            _check(child, first[i] if i < len(first) else rest, (*path, i), problems) for i, child in enumerate(value)
         ]
     return value
 
@@ -211,9 +200,7 @@ def mend(value: Any, admitted: frozenset[str] | None) -> Any:
     return value
 
 
-def _check_any(
-    value: Any, schema: Mapping[str, Any], options: list[Any], path: Path, problems: list[Problem]
-) -> Any:
+def _check_any(value: Any, schema: Mapping[str, Any], options: list[Any], path: Path, problems: list[Problem]) -> Any:
     # A value that is right as it stands is never mended into another alternative.
     for option in sorted(options, key=lambda option: not fits(value, kinds(option))):
         found: list[Problem] = []

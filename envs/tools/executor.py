@@ -50,9 +50,7 @@ class Executor:
     One executor may be used from several threads; they take turns.  After a fork the child starts anew.
     """
 
-    def __init__(
-        self, num_threads: int, *, num_processes: int | None = None, max_abandoned: int = 64
-    ) -> None:
+    def __init__(self, num_threads: int, *, num_processes: int | None = None, max_abandoned: int = 64) -> None:
         for name, value in (("num_threads", num_threads), ("num_processes", num_processes)):
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ValueError(f"Executor: {name} must be an integer >= 1, got {value!r}")
@@ -133,9 +131,7 @@ class Executor:
             if not batch.left:
                 return []
             now = time.monotonic()
-            first = min(
-                (job.deadline for job in running if job.deadline is not None), default=now + LONGEST_NAP
-            )
+            first = min((job.deadline for job in running if job.deadline is not None), default=now + LONGEST_NAP)
             if first > now:
                 self._wake.wait(min(first - now, LONGEST_NAP))
             now = time.monotonic()
@@ -149,8 +145,8 @@ class Executor:
                 job = queue.popleft()
                 if name == "thread" and lane.abandoned() >= self._max_abandoned:
                     job.fail(
-                        f"{job.tool.name} was not run: {self._max_abandoned} threads are busy with tools that "
-                        "overran their deadline (run such tools in 'process')"
+                        f"{job.tool.name} was not run: {self._max_abandoned} threads are busy with tools "
+                        "that overran their deadline (run such tools in 'process')"
                     )
                     continue
                 try:

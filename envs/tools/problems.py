@@ -91,9 +91,7 @@ def show(value: Any) -> str:
     contents."""
     if isinstance(value, Mapping):
         keys = listing([shorten(str(key), MAX_SHOWN) for key in list(value)[:8]])
-        return f"an object with {len(value)} keys" + (
-            f" ({keys}{', ...' if len(value) > 8 else ''})" if keys else ""
-        )
+        return f"an object with {len(value)} keys" + (f" ({keys}{', ...' if len(value) > 8 else ''})" if keys else "")
     if isinstance(value, list | tuple):
         return f"an array of {len(value)} items"
     if isinstance(value, str):
@@ -102,9 +100,7 @@ def show(value: Any) -> str:
         )
     if isinstance(value, int) and value.bit_length() > 256:
         return f"an integer of {value.bit_length()} bits"
-    return (
-        json.dumps(value) if value is None or isinstance(value, bool | int | float) else type(value).__name__
-    )
+    return json.dumps(value) if value is None or isinstance(value, bool | int | float) else type(value).__name__
 
 
 _NAMES = {
@@ -162,7 +158,6 @@ def _arguments(schema: Mapping[str, Any]) -> str:
     properties = schema.get("properties") or {}
     required = schema.get("required") or []
     told = [
-        f"{name} ({describe(child)}{', required' if name in required else ''})"
-        for name, child in properties.items()
+        f"{name} ({describe(child)}{', required' if name in required else ''})" for name, child in properties.items()
     ]
     return listing(told) if told else "none"

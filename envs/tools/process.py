@@ -49,7 +49,7 @@ class Worker:
         self.main = main
         if not sys.executable:
             raise WorkerError("worker processes need a Python executable, and sys.executable is empty")
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: S603  our own program, no shell
             [sys.executable, "-P", str(Path(__file__).with_name("worker.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -63,7 +63,7 @@ class Worker:
         package = sys.modules.get("toolstep")
         by_hand = package is not None and package.__spec__ is None
         setup = {
-            "path": [os.path.abspath(path) for path in sys.path],
+            "path": [str(Path(path).absolute()) for path in sys.path],
             "package": list(package.__path__) if package is not None and by_hand else None,
             "main": main,
         }
@@ -83,8 +83,13 @@ class Worker:
             answer = self._receive()
         return answer
 
+    def load(self, request: bytes) -> None:
+        """Let the worker import a function; it does not answer."""
+        self._send(struct.pack(">Q", 0) + request)
+
     def _send(self, body: bytes) -> None:
-        assert self._process is not None and self._process.stdin is not None
+        assert self._process is not None
+        assert self._process.stdin is not None
         try:
             self._process.stdin.write(struct.pack(">Q", len(body)) + body)
             self._process.stdin.flush()
@@ -92,7 +97,8 @@ class Worker:
             raise WorkerError(self._end()) from None
 
     def _receive(self) -> dict[str, Any]:
-        assert self._process is not None and self._process.stdout is not None
+        assert self._process is not None
+        assert self._process.stdout is not None
         head = _read(self._process.stdout, 8)
         size = struct.unpack(">Q", head)[0] if len(head) == 8 else None
         if size is None:
@@ -122,7 +128,7 @@ class Worker:
                 return
             if sys.platform == "win32":
                 command = ["taskkill", "/F", "/T", "/PID", str(process.pid)]
-                subprocess.run(command, capture_output=True, check=False)
+                subprocess.run(command, capture_output=True, check=False)  # noqa: S603  a number of our own
                 process.kill()
             else:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -161,12 +167,14 @@ class ProcessSlot(Slot):
     """A thread that drives one worker; after a kill the next call gets a fresh one."""
 
     worker: Worker | None = None
+    target: bytes | None = None  # the function of the last call, pickled
+    main: str | None = None
 
     def work(self, job: Job) -> ToolResult:
         try:
-            request, in_main = pickle_call(job.tool, job.arguments)
-            worker = self._ready_worker(_main_file() if in_main else None)
-            result = _result(worker.call(request, job))
+            request, self.target = pickle_call(job.tool, job.arguments)
+            self.main = _main_file() if b"__main__" in self.target else None
+            result = _result(self._ready_worker(self.main).call(request, job))
         except WorkerError as error:
             result = error_result(CallStatus.TOOL_ERROR, str(error))
         except OSError as error:
@@ -189,6 +197,12 @@ class ProcessSlot(Slot):
             worker.start(main)
         return worker
 
+    def rest(self) -> None:
+        # The worker was killed: the next one starts and imports the tool while nobody waits for it.
+        if self.worker is None and self.target is not None:
+            with contextlib.suppress(WorkerError, OSError):
+                self._ready_worker(self.main).load(self.target)
+
     def interrupt(self) -> bool:
         worker = self.worker
         if worker is not None:
@@ -210,8 +224,8 @@ class ProcessLane(ThreadLane):
         job.begin(START_LIMIT)
 
 
-def pickle_call(tool: Tool, arguments: dict[str, Any]) -> tuple[bytes, bool]:
-    """The call for a worker, and whether its function comes from `__main__`.
+def pickle_call(tool: Tool, arguments: dict[str, Any]) -> tuple[bytes, bytes]:
+    """The call for a worker, and its function alone.
 
     Raises WorkerError where the function or an argument cannot travel.
     """
@@ -221,7 +235,7 @@ def pickle_call(tool: Tool, arguments: dict[str, Any]) -> tuple[bytes, bool]:
     # The name of a decorated function means the tool: pickle would refuse the function behind it.
     target = reduced[1] if reduced[0].__name__ == "_look_up" else function
     try:
-        in_main = b"__main__" in pickle.dumps(target)
+        alone = pickle.dumps((target, None, None))
     except Exception as error:
         where = getattr(function, "__qualname__", type(function).__qualname__)
         raise WorkerError(
@@ -229,7 +243,7 @@ def pickle_call(tool: Tool, arguments: dict[str, Any]) -> tuple[bytes, bool]:
             f"module), and {where} is not: {describe_exception(error)}"
         ) from None
     try:
-        return pickle.dumps((target, positional, keywords)), in_main
+        return pickle.dumps((target, positional, keywords)), alone
     except Exception as error:
         raise WorkerError(
             f"{tool.name} runs in a process, where an argument cannot be sent: {describe_exception(error)}"
@@ -255,7 +269,7 @@ def _main_file() -> str:
             "the tool is defined in an interactive session, where a worker process cannot import it; "
             "move its function to a module"
         )
-    return os.path.abspath(str(path))
+    return str(Path(path).absolute())
 
 
 def _read(stream: IO[bytes], size: int) -> bytes:

@@ -20,9 +20,7 @@ _PLAIN = (
 )  # fmt: skip
 
 
-def problems_of(
-    error: ValidationError, arguments: Mapping[str, Any], schema: Mapping[str, Any]
-) -> list[Problem]:
+def problems_of(error: ValidationError, arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Problem]:
     """One problem for each place in `arguments`; the alternatives of a union are told together."""
     found: dict[Path, Problem] = {}
     for detail in error.errors(include_url=False, include_context=False):
@@ -44,9 +42,7 @@ def _wrong(path: Path, kind: str, message: str, value: Any, schema: Mapping[str,
     if schema and (kind.endswith(_PLAIN) or kind_of(value) not in (kinds(schema) or {kind_of(value)})):
         return wrong(path, describe(schema), value)
     expected = message.removeprefix("Input should be ")
-    return wrong(
-        path, shorten(expected) if expected != message else f"a valid value ({shorten(message)})", value
-    )
+    return wrong(path, shorten(expected) if expected != message else f"a valid value ({shorten(message)})", value)
 
 
 def _path(location: tuple[int | str, ...], arguments: Any) -> Path:
@@ -66,11 +62,7 @@ def _at(schema: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None:
     """The part of `schema` for the value at `path`; None where it cannot be told."""
     node: Any = schema
     for part in path:
-        options = (
-            [node, *(node.get("anyOf") or ()), *(node.get("oneOf") or ())]
-            if isinstance(node, Mapping)
-            else []
-        )
+        options = [node, *(node.get("anyOf") or ()), *(node.get("oneOf") or ())] if isinstance(node, Mapping) else []
         found = [child for option in options if (child := _child(option, part)) is not None]
         if len(found) != 1:
             return None

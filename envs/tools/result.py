@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import inspect
 import json
 import math
@@ -34,9 +35,7 @@ def to_result(value: Any, seconds: float = 0.0) -> ToolResult:
     """The answer to a call whose tool returned `value`; a value that is not JSON-able is the tool's error."""
     if inspect.iscoroutine(value):
         value.close()  # it would warn that it was never awaited
-        return error_result(
-            CallStatus.TOOL_ERROR, "the tool returned a coroutine: give it run_in='async'", seconds
-        )
+        return error_result(CallStatus.TOOL_ERROR, "the tool returned a coroutine: give it run_in='async'", seconds)
     try:
         if isinstance(value, ToolResult):
             if not math.isfinite(value.reward):
@@ -77,5 +76,5 @@ def _marker(left_out: int, total: int) -> str:
 def _marker_sizes(max_tokens: int, total: int, keep: Callable[[str, int], str]) -> range:
     """Tokens to spare for the marker, growing from the fewest that can hold it."""
     longest = _marker(total, total)
-    need = next((n for n in range(min(len(longest), max_tokens) + 1) if keep(longest, n) == longest), None)
-    return range(0) if need is None else range(need, min(need + 8, max_tokens) + 1)
+    need = bisect.bisect_left(range(max_tokens + 1), True, key=lambda n: keep(longest, n) == longest)
+    return range(need, min(need + 8, max_tokens) + 1)

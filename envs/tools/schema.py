@@ -7,7 +7,7 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 from toolstep.envs.tools.check import prepare
 from toolstep.envs.tools.docstring import Documentation, read_docstring
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Kind = inspect._ParameterKind
 EMPTY = inspect.Parameter.empty
+MAX_KEPT = 1024  # signatures
+_KEPT: dict[tuple[Any, ...], FunctionSignature] = {}
 
 
 class FunctionSignature:
@@ -69,9 +71,7 @@ class FunctionSignature:
         try:
             raw = self._model.model_json_schema(schema_generator=_generator())
         except Exception as error:
-            raise ToolSchemaError(
-                f"{self._where}: no JSON schema for its parameters: {_first_line(error)}"
-            ) from error
+            raise ToolSchemaError(f"{self._where}: no JSON schema for its parameters: {_first_line(error)}") from error
         schema = inline(raw)
         schema.pop("description", None)
         schema.setdefault("properties", {})
@@ -141,13 +141,48 @@ class FunctionSignature:
         return positional, {**keywords, **extra, **rest}
 
 
+def signature_of(function: Callable[..., Any], *, skip_first: bool = False) -> FunctionSignature:
+    """`FunctionSignature(function)`, kept for functions that differ in their closures only.
+
+    Task sets make their tools anew for each episode, and a signature costs milliseconds.
+    """
+    key = _key(function)
+    if key is None:
+        return FunctionSignature(function, skip_first=skip_first)
+    key = (*key, skip_first)
+    found = _KEPT.get(key)
+    if found is None:
+        if len(_KEPT) >= MAX_KEPT:
+            _KEPT.clear()
+        found = _KEPT[key] = FunctionSignature(function, skip_first=skip_first)
+    return found
+
+
+def _key(function: Callable[..., Any]) -> tuple[Any, ...] | None:
+    """Everything that a signature depends on, for plain functions and bound methods with simple defaults."""
+    plain: Any = function.__func__ if inspect.ismethod(function) else function
+    if not inspect.isfunction(plain) or hasattr(plain, "__wrapped__") or hasattr(plain, "__signature__"):
+        return None
+    defaults = (*(plain.__defaults__ or ()), *(plain.__kwdefaults__ or {}).values())
+    if not all(value is None or type(value) in (str, int, float, bool) for value in defaults):
+        return None
+    hints = tuple(plain.__annotations__.items())
+    key = (
+        plain.__code__, plain.__module__, plain.__qualname__, plain.__doc__, inspect.ismethod(function),
+        tuple((type(value), value) for value in defaults), tuple(plain.__kwdefaults__ or ()), hints,
+    )  # fmt: skip
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
 def _parameters(function: Callable[..., Any], where: str, skip_first: bool) -> list[inspect.Parameter]:
     try:
         found = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
-        raise ToolSchemaError(
-            f"{where} has no signature that Python can read ({error}); wrap it in a def"
-        ) from None
+        raise ToolSchemaError(f"{where} has no signature that Python can read ({error}); wrap it in a def") from None
     fixed = function.keywords if isinstance(function, functools.partial) else {}
     return [p for p in (found[1:] if skip_first else found) if p.name not in fixed]
 
@@ -222,8 +257,7 @@ def _variadic(parameter: inspect.Parameter) -> bool:
 
 
 def _pydantic_default(parameter: inspect.Parameter) -> bool:
-    """Whether only pydantic knows the parameter's default: Python has none, or has a `Field(...)` in its
-    place."""
+    """Whether only pydantic knows the default: Python has none, or a `Field(...)` in its place."""
     return parameter.default is EMPTY or type(parameter.default).__name__ == "FieldInfo"
 
 

@@ -31,6 +31,7 @@ class Slot:
                 del job, result  # an idle thread must not keep arguments and results alive
                 if not keep:
                     break
+                self.rest()
         finally:
             self.end()
 
@@ -41,6 +42,9 @@ class Slot:
     def interrupt(self) -> bool:
         """Stop the running job from another thread; False where that is impossible."""
         return False
+
+    def rest(self) -> None:
+        """Get ready for the next job; the last one has its result already."""
 
     def end(self) -> None:
         """Free what the slot holds; runs on its own thread."""
@@ -138,9 +142,5 @@ class ThreadLane:
             slot.inbox.put(None)
         until = time.monotonic() + patience
         for slot in leaving:
-            if (
-                not slot.abandoned
-                and slot.thread.is_alive()
-                and slot.thread is not threading.current_thread()
-            ):
+            if not slot.abandoned and slot.thread.is_alive() and slot.thread is not threading.current_thread():
                 slot.thread.join(max(0.0, until - time.monotonic()))

@@ -73,17 +73,11 @@ class Tool:
                 f"{self.name}: run_in must be 'inline', 'async', 'thread' or 'process', got {self.run_in!r}"
             )
         if self.timeout is not None and not (math.isfinite(self.timeout) and self.timeout > 0):
-            raise ToolSchemaError(
-                f"{self.name}: timeout must be a finite number of seconds > 0, got {self.timeout!r}"
-            )
+            raise ToolSchemaError(f"{self.name}: timeout must be a finite number of seconds > 0, got {self.timeout!r}")
         if is_async(self.function) and self.run_in in ("inline", "thread"):
-            raise ToolSchemaError(
-                f"{self.name}: a coroutine function cannot run in {self.run_in!r}; use 'async'"
-            )
+            raise ToolSchemaError(f"{self.name}: a coroutine function cannot run in {self.run_in!r}; use 'async'")
         if self.run_in == "async" and not is_async(self.function):
-            raise ToolSchemaError(
-                f"{self.name}: run_in='async' needs a coroutine function (async def); use 'thread'"
-            )
+            raise ToolSchemaError(f"{self.name}: run_in='async' needs a coroutine function (async def); use 'thread'")
 
     @classmethod
     def from_schema(
@@ -132,9 +126,7 @@ class Tool:
         except MismatchError as error:
             raise ArgumentError(error.status, error.message(self.name, self.parameters)) from None
         except RecursionError:
-            raise ArgumentError(
-                CallStatus.WRONG_TYPE, f"{self.name}: the arguments are nested too deeply"
-            ) from None
+            raise ArgumentError(CallStatus.WRONG_TYPE, f"{self.name}: the arguments are nested too deeply") from None
         except Exception as error:  # a validator of the tool's author raised what pydantic does not expect
             message = f"{self.name}: the arguments were refused: {describe_exception(error)}"
             raise ArgumentError(CallStatus.WRONG_TYPE, message) from error
@@ -249,21 +241,21 @@ def _from_function(
     timeout: float | None,
     takes_self: bool | None = None,
 ) -> Tool:
-    from toolstep.envs.tools.schema import FunctionSignature
+    from toolstep.envs.tools.schema import signature_of
 
     if isinstance(function, Tool):
         function = function.function
     if not callable(function):
         raise ToolSchemaError(f"a tool is made of a callable, got {type(function).__name__}")
     takes_self = _is_method(function) if takes_self is None else takes_self
-    signature = FunctionSignature(function, skip_first=takes_self)
+    signature = signature_of(function, skip_first=takes_self)
     base = function
     while isinstance(base, functools.partial):
         base = base.func
     return Tool(
         name=name or getattr(base, "__name__", None) or type(base).__name__,
         description=signature.description if description is None else description,
-        parameters=signature.schema,
+        parameters=copy.deepcopy(signature.schema),
         run_in=run_in or ("async" if is_async(function) else "thread"),
         timeout=timeout,
         function=function,

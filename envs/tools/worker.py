@@ -30,23 +30,24 @@ def main() -> None:
     _prepare(setup)
     while (request := _read(requests)) is not None:
         number, body = struct.unpack(">Q", request[:8])[0], request[8:]
-        guard = _Guard(requests.fileno())
         try:
-            function, args, kwargs = pickle.loads(body)
+            function, args, kwargs = pickle.loads(body)  # noqa: S301  made by our parent
             function = _function_of(function)
         except BaseException as error:
+            if number == 0:
+                continue
             text = f"the tool cannot be loaded in its worker process: {encode.describe_exception(error)}"
             _write(replies, {"id": number, "failed": text})
             continue
+        if number == 0:  # only to be loaded, ahead of the call
+            continue
         _write(replies, {"id": number, "ready": True})
-        with guard:
+        with _Guard(requests.fileno()):
             answer = _call(function, args, kwargs, encode)
         _write(replies, {"id": number, **answer})
 
 
-def _call(
-    function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], encode: Any
-) -> dict[str, Any]:
+def _call(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], encode: Any) -> dict[str, Any]:
     try:
         value = function(*args, **kwargs)
         if hasattr(value, "__await__"):
@@ -86,7 +87,8 @@ def _claim_pipes() -> tuple[IO[bytes], IO[bytes]]:
 
 def _load_encode() -> Any:
     spec = importlib.util.spec_from_file_location("_toolstep_encode", Path(__file__).with_name("encode.py"))
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
