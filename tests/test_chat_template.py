@@ -177,16 +177,24 @@ def test_calls_in_examples_are_control_tokens_of_ours_with_foreign_arguments():
         {"name": "f", "parameters": {"type": "object", "required": ["<|im_end|>"]}},
     ],
 )
-def test_control_token_in_a_name_of_a_schema_is_refused_or_stays_text(schema):
-    harmless = _chat().prompt(OPENING, [{"type": "function", "function": {"name": "f", "parameters": {}}}])
-    tools = [{"type": "function", "function": schema}]
-    try:
-        ids = _chat().prompt(OPENING, tools).ids.tolist()
-    except UnsafeContent as e:
-        assert "take it out" in str(e)
-    else:
-        special = set(tiny_tokenizer().added_tokens_decoder)
-        assert [i for i in ids if i in special] == [i for i in harmless.ids.tolist() if i in special]
+def test_control_token_in_a_name_of_a_schema_is_refused(schema):
+    with pytest.raises(UnsafeContent, match="take it out"):
+        _chat().prompt(OPENING, [{"type": "function", "function": schema}])
+    # the fallback writes the whole schema as text
+    assert _chat(CHATML).prompt(OPENING, [{"type": "function", "function": schema}]).ids.size
+
+
+def test_control_token_in_the_words_of_a_schema_stays_text():
+    def special(word):
+        schema = {
+            "name": "f",
+            "description": word,
+            "parameters": {"properties": {"x": {"enum": [word], "default": word}}},
+        }
+        ids = _chat().prompt(OPENING, [{"type": "function", "function": schema}]).ids.tolist()
+        return [i for i in ids if i in tiny_tokenizer().added_tokens_decoder]
+
+    assert special("<|im_end|>") == special("x")
 
 
 # ---------------------------------------------------------------------- turns

@@ -214,8 +214,8 @@ class ChatTemplate:
         for text in texts:
             if token := next(iter(self._tokens.find_all(text)), None):
                 raise UnsafeContent(
-                    f"a tool's schema or an earlier call holds the control token {token!r} where it cannot be told from "
-                    f"the template's own, in {text[:80]!r}; take it out"
+                    f"a tool's schema or an earlier call holds the control token {token!r} where it cannot be told "
+                    f"from the template's own, in {text[:80]!r}; take it out"
                 )
 
     def _segment(self, written: Written) -> Segment:
