@@ -222,7 +222,7 @@ def _check_object(
     out: dict[str, Any] = {}
     for key, child in value.items():
         if key not in known and rest is False:
-            problems.append(unexpected((*path, key), list(known)))
+            problems.append(unexpected((*path, key), list(known), len(problems)))
         else:
             out[key] = _check(child, known.get(key, rest), (*path, key), problems)
     return out

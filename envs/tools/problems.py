@@ -61,8 +61,9 @@ def missing(path: Path) -> Problem:
     return Problem(path, "missing", "required, but missing")
 
 
-def unexpected(path: Path, known: list[str]) -> Problem:
-    near = nearest(str(path[-1]), known)
+def unexpected(path: Path, known: list[str], so_far: int = 0) -> Problem:
+    """`so_far` problems were found before: what will not be told needs no search for the nearest name."""
+    near = nearest(str(path[-1]), known) if so_far < MAX_PROBLEMS else None
     return Problem(path, "unexpected", "no such argument" + (f" (did you mean {near!r}?)" if near else ""))
 
 

@@ -30,7 +30,7 @@ def problems_of(error: ValidationError, arguments: Mapping[str, Any], schema: Ma
             found.setdefault(path, missing(path))
         elif kind in ("extra_forbidden", "unexpected_keyword_argument"):
             holder = _at(schema, path[:-1]) or {}
-            found.setdefault(path, unexpected(path, list(holder.get("properties") or {})))
+            found.setdefault(path, unexpected(path, list(holder.get("properties") or {}), len(found)))
         else:
             found.setdefault(path, _wrong(path, kind, detail["msg"], detail["input"], _at(schema, path)))
     return list(found.values())
