@@ -28,6 +28,7 @@ class BatchCounts:
     groups: groups with at least one usable member.  single_member_groups, zero_variance_groups: groups whose
     advantages are 0 because there is nothing to compare.  unusable_rows: rows with a status other than "ok"
     (mask 0, outside the baseline).  dropped_rows, cut_rows: rows that were longer than `max_length`.
+    rows_without_logprobs: rows that a script wrote: good to imitate, but their `old_logprobs` are fillers (0.0).
     """
 
     groups: int = 0
@@ -36,6 +37,7 @@ class BatchCounts:
     unusable_rows: int = 0
     dropped_rows: int = 0
     cut_rows: int = 0
+    rows_without_logprobs: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,6 +143,7 @@ class RolloutBatch:
                 unusable_rows=int(np.count_nonzero(~usable)),
                 dropped_rows=len(trajectories) - len(kept),
                 cut_rows=int(np.count_nonzero(cut)),
+                rows_without_logprobs=sum(not t.has_logprobs for t in kept),
             ),
         )
 
@@ -179,7 +182,7 @@ def group_advantages(
         groups += 1
         if rows.size == 1:
             singles += 1
-        elif np.all(members == members[0]):  # not `std == 0`: rounding of the mean leaves a remainder
+        elif np.all(members == members[0]):
             flat += 1
         else:
             out[rows] = (members - members.mean()) / (members.std() + ADVANTAGE_EPSILON)

@@ -125,7 +125,7 @@ def play(
 @app.command(name="eval")
 def evaluate_(
     env: Env,
-    agent: AgentName = "oracle",
+    agent: AgentName,
     num_envs: NumEnvs = 16,
     episodes: Annotated[int, typer.Option(min=1, help="Tasks to play, once each.")] = 100,
     seed: Seed = 0,

@@ -102,19 +102,23 @@ def test_every_exported_name_exists():
     ("args", "message"),
     [
         (["evl"], "No such command 'evl'"),
-        (["eval"], "Missing argument"),
+        (["eval", "--agent", "oracle"], "Missing argument"),
+        (["eval", "calculator"], "--agent"),
         (["eval", "calculator", "--agnt", "x"], "--agent"),
-        (["eval", "calculator", "--episodes", "many"], "--episodes"),
-        (["eval", "calculator", "--episodes", "0"], "--episodes"),
+        (["eval", "calculator", "--agent", "oracle", "--episodes", "many"], "--episodes"),
+        (["eval", "calculator", "--agent", "oracle", "--episodes", "0"], "--episodes"),
         (["eval", "calculator", "--autoreset-mode", "same_step"], "SameStep"),
-        (["eval", "calculater"], "unknown env 'calculater'; did you mean 'toolstep/Calculator-v0'?"),
-        (["eval", "toolstep/Lookup-v7x"], "did you mean 'toolstep/Lookup-v0'?"),
+        (
+            ["eval", "calculater", "--agent", "oracle"],
+            "unknown env 'calculater'; did you mean 'toolstep/Calculator-v0'?",
+        ),
+        (["eval", "toolstep/Lookup-v7x", "--agent", "oracle"], "did you mean 'toolstep/Lookup-v0'?"),
         (["envs", "unitconvertt"], "did you mean 'toolstep/UnitConvert-v0'?"),
         (["play", "nonsense"], "unknown env 'nonsense'; known envs: toolstep/Assistant-v0"),
-        (["eval", "no_such_module:x/Y-v0"], "cannot import 'no_such_module'"),
+        (["eval", "no_such_module:x/Y-v0", "--agent", "oracle"], "cannot import 'no_such_module'"),
         (["eval", "calculator", "--agent", "orcale"], "unknown agent 'orcale'; did you mean 'oracle'?"),
         (["eval", "calculator", "--agent", "hf:/no/such/folder"], "/no/such/folder"),
-        (["eval", "calculator", "--level", "9"], "level must be one of"),
+        (["eval", "calculator", "--agent", "oracle", "--level", "9"], "level must be one of"),
         (["eval", "calculator", "--agent", "random", "--top-p", "0"], "top_p must be"),
         (["rollout", "calculator", "--agent", "oracle", "--out", "x.txt"], "unknown suffix '.txt'"),
         (["rollout", "calculator", "--agent", "oracle", "--out", "x.npz"], "samples no token ids"),
@@ -133,7 +137,7 @@ def test_usage_error_is_one_line_that_says_what_to_do(args, message, capsys, tmp
 
 
 def test_usage_error_of_a_real_process_has_no_traceback(path):
-    done = process(path, "eval", "calculater")
+    done = process(path, "eval", "calculater", "--agent", "oracle")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("toolstep: error: unknown env 'calculater'; did you mean")
     assert len(done.stderr.splitlines()) == 1
@@ -212,7 +216,7 @@ def test_eval_writes_its_folder(tmp_path):
 
 
 def test_json_is_the_only_thing_on_stdout(path):
-    done = process(path, "eval", "calculator", "--episodes", "3", "--json")
+    done = process(path, "eval", "calculator", "--agent", "oracle", "--episodes", "3", "--json")
     assert done.returncode == 0
     data = json.loads(done.stdout)
     assert data["summary"]["episodes"] == 3
@@ -222,15 +226,42 @@ def test_json_is_the_only_thing_on_stdout(path):
 
 
 def test_no_progress_bar_where_there_is_no_terminal(path):
-    done = process(path, "eval", "calculator", "--episodes", "3")
+    done = process(path, "eval", "calculator", "--agent", "oracle", "--episodes", "3")
     assert done.returncode == 0
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_progress_bar_shows_success_and_throughput_on_a_terminal(path):
+    import pty
+
+    ours, theirs = pty.openpty()
+    line, env = command(
+        path, "eval", "slow_env:slow/Slow-v0", "--agent", "oracle", "--episodes", "16", "--num-envs", "2"
+    )
+    running = subprocess.Popen(line, env={**env, "TERM": "xterm"}, stdout=subprocess.PIPE, stderr=theirs, text=True)
+    os.close(theirs)
+    shown = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            shown += chunk
+    except OSError:  # Linux says EIO where the other end is closed
+        pass
+    finally:
+        os.close(ours)
+    assert running.communicate(timeout=60)[0].count("oracle on slow/Slow-v0") == 1
+    text = shown.decode()
+    assert re.search(r"\d+/16", text)
+    assert "success 1.00" in text
+    assert "episodes/s" in text
+
+
 def test_table_does_not_depend_on_rows_or_mode():
     def table(*options: str) -> dict[str, Any]:
-        data = json.loads(ok("eval", "lookup", "--episodes", "7", "--json", "--seed", "2", *options))["summary"]
+        data = json.loads(
+            ok("eval", "lookup", "--agent", "oracle", "--episodes", "7", "--json", "--seed", "2", *options)
+        )["summary"]
         return {k: v for k, v in data.items() if k != "speed"}
 
     expected = table("--num-envs", "1")
@@ -239,7 +270,9 @@ def test_table_does_not_depend_on_rows_or_mode():
 
 
 def test_options_reach_the_env():
-    data = json.loads(ok("eval", "calculator", "--episodes", "4", "--level", "2", "--max-turns", "1", "--json"))
+    data = json.loads(
+        ok("eval", "calculator", "--agent", "oracle", "--episodes", "4", "--level", "2", "--max-turns", "1", "--json")
+    )
     assert set(data["summary"]["tags"]["level"]) == {"2"}
     assert data["summary"]["stop_reasons"] == {"max_turns": 4}
 
@@ -248,12 +281,12 @@ def test_existing_folder_is_refused_before_any_work_unless_told(tmp_path):
     out = tmp_path / "run"
     out.mkdir()
     (out / "notes.txt").write_text("mine")
-    args = ["eval", "calculator", "--episodes", "2", "--out", str(out)]
-    result = invoke(*args, "--agent", "hf:/never/looked/for")
+    args = ["eval", "calculator", "--episodes", "2", "--out", str(out), "--agent"]
+    result = invoke(*args, "hf:/never/looked/for")
     assert result.exit_code == 2
     assert "is not empty; pass --overwrite" in result.stderr
     for _ in range(2):
-        ok(*args, "--overwrite")
+        ok(*args, "oracle", "--overwrite")
         assert len(read_episodes(out / "episodes.jsonl")) == 2
     assert (out / "notes.txt").read_text() == "mine"
 

@@ -127,7 +127,7 @@ def test_advantages_are_finite_and_centred(rows):
         assert not members.size or np.abs(members).max() <= np.sqrt(members.size) + 1e-3
 
 
-def test_equal_rewards_that_do_not_sum_exactly_are_zero_variance():
+def test_equal_rewards_that_are_no_binary_fractions_are_zero_variance():
     out, (_, _, flat) = group_advantages(np.full(3, 0.1, np.float32), np.zeros(3, np.int64), np.ones(3, np.bool_))
     assert not out.any()
     assert flat == 1
@@ -184,3 +184,15 @@ def test_torch_conversion_copies_every_array():
         assert np.array_equal(tensors[name].numpy(), value)
     tensors["input_ids"].zero_()
     assert batch.input_ids.any()
+
+
+def test_rows_of_a_script_are_counted_because_their_logprobs_are_fillers():
+    scripted = make(
+        [((), (5,), 1.0)],
+        weight_versions=np.full(3, -1, np.int32),
+        logprobs=np.zeros(3, np.float32),
+        model_logprobs=np.zeros(3, np.float32),
+    )
+    batch = RolloutBatch.from_trajectories([scripted, make([((), (5,), 1.0)])])
+    assert batch.counts.rows_without_logprobs == 1
+    assert batch.action_mask.sum() == 2

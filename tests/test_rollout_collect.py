@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -211,6 +212,26 @@ def test_predict_agent_is_bound_once_and_told_where_episodes_start():
     assert agent.bound == [envs]
     assert all(t.context == 0 and t.turns > 0 for t in trajectories)
     assert all(t.messages[1]["role"] == "assistant" for t in trajectories)
+
+
+class SeededTextAgent:
+    """Draws at random, each row from a generator that `start` seeds; has no `act`."""
+
+    env_kwargs: ClassVar = {}
+
+    def start(self, row, seed):
+        self.rngs = getattr(self, "rngs", {})
+        self.rngs[row] = np.random.default_rng(seed)
+
+    def predict(self, observation, state=None, episode_start=None, deterministic=False):
+        draw = [self.rngs.get(row, np.random.default_rng()).random() for row in range(len(observation))]
+        return tuple(map(str, draw)), state
+
+
+def test_agent_without_tokens_can_be_seeded_by_episode_too():
+    specs = group_specs(7, 2, seed=0)
+    runs = [dicts(run(n, mode, specs, agent=SeededTextAgent(), view="text")) for n, mode in zip((1, 3, 20), MODES)]
+    assert runs[0] == runs[1] == runs[2]
 
 
 class Script:

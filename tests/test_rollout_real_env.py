@@ -193,6 +193,21 @@ def test_oracle_solves_every_env(name):
     assert metrics.transitions == round(summary.turns * 12)
 
 
+def test_random_agent_scores_the_same_whatever_the_rows():
+    from toolstep.agents.scripted import RandomAgent
+
+    if not hasattr(RandomAgent, "start"):
+        pytest.skip("RandomAgent draws by row, not by episode")
+    found = []
+    for num_envs in (1, 5):
+        envs = gym.make_vec("toolstep/Calculator-v0", num_envs=num_envs)
+        seen: list[Any] = []
+        evaluate(envs, RandomAgent(3), 8, seed=1, on_episode=seen.append)
+        envs.close()
+        found.append(sorted((t.seed, t.messages[-1]["content"]) for t in seen))
+    assert found[0] == found[1]
+
+
 def test_task_tags_reach_the_summary():
     from toolstep.agents.scripted import OracleAgent
 
@@ -213,7 +228,7 @@ def llm():
     model = tiny_model(len(tokenizer))
 
     def make() -> Any:
-        sampling = SamplingParams(max_new_tokens=12, temperature=0.8, top_k=40)
+        sampling = SamplingParams(max_new_tokens=8, temperature=0.8, top_k=40)
         return LLMAgent(model, tokenizer, sampling=sampling, seed=3)
 
     return model, tokenizer, make
@@ -221,7 +236,7 @@ def llm():
 
 def test_language_model_samples_the_same_tokens_whatever_the_batch(llm):
     _, tokenizer, make = llm
-    specs = group_specs(3, 2, seed=4)
+    specs = group_specs(2, 2, seed=4)
     runs = [
         played(kind, n, mode, make(), specs, view="tokens", tokenizer=tokenizer)
         for kind, n, mode in zip(("own", "own", "sync"), (1, 4, 3), MODES)
@@ -239,7 +254,7 @@ def test_stored_logprobs_line_up_with_a_plain_forward_of_the_model(llm):
 
     model, tokenizer, make = llm
     trajectories = played(
-        "own", 4, AutoresetMode.NEXT_STEP, make(), group_specs(4, 2, seed=6),
+        "own", 4, AutoresetMode.NEXT_STEP, make(), group_specs(3, 2, seed=6),
         view="tokens", tokenizer=tokenizer,
     )  # fmt: skip
     batch = RolloutBatch.from_trajectories(trajectories, pad_id=tokenizer.pad_token_id)
@@ -249,6 +264,6 @@ def test_stored_logprobs_line_up_with_a_plain_forward_of_the_model(llm):
     plain = torch.log_softmax(logits[:, :-1].float(), -1).gather(-1, tensors["input_ids"][:, 1:, None])[..., 0]
     mask = batch.shifted().action_mask
     model_logprobs = np.concatenate([t.model_logprobs[t.action_mask] for t in trajectories])
-    assert mask.sum() == model_logprobs.size > 50
+    assert mask.sum() == model_logprobs.size > 30
     np.testing.assert_allclose(plain.numpy()[mask], model_logprobs, atol=1e-4)
     assert all(t.has_logprobs for t in trajectories)
