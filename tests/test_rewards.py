@@ -40,7 +40,12 @@ def record(
 
 @pytest.mark.parametrize(
     ("answer", "expected", "value"),
-    [("Paris.", "paris", 1.0), (" **Paris** ", "Paris", 1.0), ("Paris, France", "Paris", 0.0), ("", "x", 0.0)],
+    [
+        ("Paris.", "paris", 1.0),
+        (" **Paris** ", "Paris", 1.0),
+        ("Paris, France", "Paris", 0.0),
+        ("", "x", 0.0),
+    ],
 )
 def test_exact_match(answer: str, expected: str, value: float) -> None:
     assert exact_match(record(answer, expected)) == value

@@ -52,7 +52,10 @@ def test_splits_of_a_list_are_given_and_disjoint() -> None:
 
 def test_examples_of_a_list_are_given() -> None:
     tasks = TaskList(ITEMS[:1], examples=ITEMS[1:])
-    assert example_messages(tasks, 1) == (Message("user", "Capital of France?"), Message("assistant", "Paris"))
+    assert example_messages(tasks, 1) == (
+        Message("user", "Capital of France?"),
+        Message("assistant", "Paris"),
+    )
     with pytest.raises(TaskError, match="has no examples"):
         example_messages(TaskList(ITEMS), 1)
     with pytest.raises(TaskError, match="2 different examples were asked for, 1 were found"):

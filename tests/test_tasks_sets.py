@@ -1,4 +1,4 @@
-"""What holds for every built-in task set: purity, disjoint splits, oracles that are right, scores that never raise."""
+"""What holds for every built-in task set: purity, disjoint splits, right oracles, scores that never raise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from toolstep.envs.tasks import Split, TaskError, TaskSet, example_messages, load_tasks, task_names
 from toolstep.envs.tasks.procedural import ProceduralTasks, slice_of
 from toolstep.envs.tools import Executor, resolve
-from toolstep.envs.types import EpisodeRecord, Message, StopReason, Task
+from toolstep.envs.types import CallStatus, EpisodeRecord, Message, StopReason, Task
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = [n for n in task_names() if n.startswith("toolstep/")]
@@ -244,6 +244,19 @@ def test_oracle_works_behind_examples(name: str, executor: Executor) -> None:
     ]
     used = {c.id for m in shown for c in m.tool_calls}
     assert not used & {c.id for c in turn.calls}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_oracle_makes_a_call_again_that_failed(name: str) -> None:
+    tasks = load_tasks(name, level=1)
+    task = tasks.task(1)
+    first = tasks.oracle(start(task)).calls
+    failed = tuple(replace(c, status=CallStatus.TOOL_TIMEOUT) for c in first)
+    replies = [Message("tool", "{}", tool_call_id=c.id, name=c.name) for c in failed]
+    record = replace(start(task), messages=(*task.messages, Message("assistant", "", tool_calls=failed), *replies))
+    again = tasks.oracle(record).calls
+    assert [(c.name, c.arguments) for c in again] == [(c.name, c.arguments) for c in first]
+    assert not {c.id for c in again} & {c.id for c in first}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from toolstep.envs.tasks import load_tasks
 from toolstep.envs.tasks.assistant import Kind, found_share
@@ -174,6 +174,7 @@ def test_answer_is_in_no_title_and_needs_documents(level: int) -> None:
             assert find_fact(first.body, first.title, chains[0][1][-1]) is None or len(chains[0][1]) > 1
 
 
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32))
 def test_every_fact_can_be_found_by_search_and_read(seed: int) -> None:
     world = make_lookup_world(Draw(seed))
@@ -241,6 +242,7 @@ def test_local_time_is_the_real_one(moment: datetime, zone: str, local: str) -> 
     assert found["time"] == local
 
 
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32))
 def test_exchange_rates_are_consistent(seed: int) -> None:
     world = make_world(Draw(seed))

@@ -50,7 +50,7 @@ def numbers(text: str) -> list[Number]:
 
 
 def last_number(text: str) -> Number | None:
-    """The last number of `text`: where an answer states its result.  None if there is none that can be read."""
+    """The last number of `text`: where an answer states its result.  None if there is none to read."""
     last = deque(_matches(text), maxlen=1)
     return _number(last[0]) if last else None
 

@@ -69,6 +69,8 @@ def _operand(draw: Draw) -> int:
 
 def _simple(draw: Draw) -> tuple[str, str]:
     a, b, sign = _operand(draw), _operand(draw), draw.choice("+-*")
+    while a == b:
+        b = _operand(draw)
     if sign == "-" and a < b:
         a, b = b, a
     return "", f"{a} {sign} {b}"

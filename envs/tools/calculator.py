@@ -215,6 +215,4 @@ class _Parser:
 
 def _opens_operand(symbol: str | None) -> bool:
     """True where `symbol` begins an operand, so that a `%` before it is a remainder, not a percent."""
-    return (
-        symbol is not None and (symbol[0].isalnum() or symbol[0] in "._(") and symbol.lower() not in _LEVELS
-    )
+    return symbol is not None and (symbol[0].isalnum() or symbol[0] in "._(") and symbol.lower() not in _LEVELS
