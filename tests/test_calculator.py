@@ -89,6 +89,7 @@ def test_result_is_the_one_of_rational_arithmetic(expression: Expr) -> None:
 _STEP = st.tuples(st.sampled_from("+-*"), st.integers(1, 9)) | st.tuples(st.just("**"), st.integers(1, 2))
 
 
+@settings(deadline=None)
 @given(st.integers(1, 4), st.lists(_STEP, max_size=4))
 def test_precedence_and_associativity_are_pythons(first: int, rest: list[tuple[str, int]]) -> None:
     text = f"{first}" + "".join(f" {sign} {n}" for sign, n in rest)
@@ -198,7 +199,7 @@ def test_what_has_no_value_is_an_error_at_once(expression: str) -> None:
     assert 0 < len(str(raised.value)) < 400
 
 
-@settings(max_examples=300, deadline=2_000)
+@settings(max_examples=300, deadline=None)
 @given(st.text(max_size=80) | st.text(alphabet="0123456789.,+-*/%^!() eEpisqrtmax", max_size=60))
 def test_any_text_gives_a_text_or_an_error(expression: str) -> None:
     with contextlib.suppress(CalculatorError):
@@ -213,11 +214,13 @@ def test_the_longest_expressions_are_fast(piece: str) -> None:
     assert time.perf_counter() - start < 1.0
 
 
+@settings(deadline=None)
 @given(st.fractions(min_value=-(10**12), max_value=10**12, max_denominator=10**6))
 def test_shown_value_can_be_read_back_exactly(value: Fraction) -> None:
     assert Fraction(format_value(value).split(" ")[0]) == value
 
 
+@settings(deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_shown_float_is_close(value: float) -> None:
     assert math.isclose(float(format_value(value)), value, rel_tol=1e-11)

@@ -6,7 +6,7 @@ import time
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from toolstep.envs.tasks.answers import (
     exact_value,
@@ -65,6 +65,7 @@ def test_numbers_are_read_as_they_are_meant(text: str, values: list[str]) -> Non
     assert [n.value for n in numbers(text)] == [Fraction(v) for v in values]
 
 
+@settings(deadline=None)
 @given(st.integers(-(10**12), 10**12), st.text(alphabet="abc .:;!?$€=()\n", max_size=20))
 def test_number_behind_any_words_is_the_last_one(n: int, words: str) -> None:
     for written in (str(n), f"{n:,}", f"{n}.0", str(n).replace("-", "−"), f"{n}."):
@@ -73,11 +74,13 @@ def test_number_behind_any_words_is_the_last_one(n: int, words: str) -> None:
         assert number.value == n
 
 
+@settings(deadline=None)
 @given(st.integers(0, 99), st.integers(100, 10**9))
 def test_number_is_not_found_inside_a_longer_one(short: int, long: int) -> None:
     assert not states(f"The result is {long}", short)
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_no_text_raises(text: str) -> None:
     numbers(text)

@@ -90,6 +90,7 @@ def test_units_agree_with_known_values(value: float, source: str, target: str, r
     assert convert(value, source, target) == pytest.approx(result, rel=5e-6)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(list(UNITS)), st.data(), st.floats(1e-3, 1e6))
 def test_conversion_can_be_undone(source: str, data: st.DataObject, value: float) -> None:
     target = data.draw(st.sampled_from([u.name for u in UNITS.values() if u.dimension == UNITS[source].dimension]))
@@ -188,6 +189,7 @@ def test_every_fact_can_be_found_by_search_and_read(seed: int) -> None:
         assert set(facts) <= {*LINKS, *QUESTIONS}
 
 
+@settings(deadline=None)
 @given(st.text(max_size=50))
 def test_any_query_is_a_search(query: str) -> None:
     documents = make_lookup_world(Draw(1)).documents
