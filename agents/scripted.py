@@ -43,7 +43,10 @@ class _Scripted:
 
 
 class RandomAgent(_Scripted):
-    """Draws from the action space, each row from a copy of its own seeded by (`seed`, row)."""
+    """Draws from the action space, each row from a copy of its own.
+
+    `start(row, seed)` alone decides what is drawn in an episode; without it, (`seed`, row) does.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -57,6 +60,10 @@ class RandomAgent(_Scripted):
             space = deepcopy(self._space)
             space.seed(int(np.random.SeedSequence(self.seed, spawn_key=(row,)).generate_state(1)[0]))
             self._spaces.append(space)
+
+    def start(self, row: int, seed: int) -> None:
+        """Begin an episode in `row`."""
+        self._spaces[row].seed(seed)
 
     def predict(
         self,

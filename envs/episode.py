@@ -74,7 +74,7 @@ class Episode:
         self.tool_seconds = self.template_seconds = 0.0
         self._task: Task | None = None
         self._tools: dict[str, Tool] = {}
-        self._schemas: list[dict[str, Any]] = []
+        self.schemas: list[dict[str, Any]] = []
         self._kwargs: dict[str, Any] = {}  # template variables drawn for this episode
         self._tail = ""  # end of the text that the agent saw last: a thought may be open there
         self._next_call_id = 0
@@ -99,11 +99,11 @@ class Episode:
         if task.tools is not None:
             own = [t for t in own if t.name in task.tools]
         self._tools = by_name([*own, *cfg.tools])
-        self._schemas = [t.schema for t in self._tools.values()]
+        self.schemas = [t.schema for t in self._tools.values()]
         n_system = 1 if task.messages and task.messages[0].role == "system" else 0
         self.messages = [*task.messages[:n_system], *cfg.examples, *task.messages[n_system:]]
         self._next_call_id = sum(len(m.tool_calls) for m in cfg.examples)
-        segment = self._timed(cfg.chat.prompt, self.messages, self._schemas, kwargs=self._kwargs)
+        segment = self._timed(cfg.chat.prompt, self.messages, self.schemas, kwargs=self._kwargs)
         self._task = task
         self.context_tokens = len(segment.ids)
         self._tail = segment.text[-256:]
@@ -242,9 +242,9 @@ class Episode:
     def _delta(self, pending: _Pending, turn: Turn, new: Sequence[Message]) -> Segment:
         chat, stop = self.config.chat, pending.reading.stop
         if new:
-            return self._timed(chat.delta, pending.history, turn, new, self._schemas, stop=stop, kwargs=self._kwargs)
+            return self._timed(chat.delta, pending.history, turn, new, self.schemas, stop=stop, kwargs=self._kwargs)
         if pending.reading.cut:
-            return self._timed(chat.close, pending.history, turn, self._schemas, kwargs=self._kwargs)
+            return self._timed(chat.close, pending.history, turn, self.schemas, kwargs=self._kwargs)
         return _EMPTY
 
     def _cut_short(self, reading: Reading) -> StopReason | None:

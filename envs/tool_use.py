@@ -111,6 +111,11 @@ class ToolUseEnv(gym.Env[Any, Any]):
         return self._episode.record
 
     @property
+    def schemas(self) -> list[dict[str, Any]]:
+        """OpenAI-style schemas of the tools on offer in this episode."""
+        return list(self._episode.schemas)
+
+    @property
     def messages(self) -> list[Message]:
         """The conversation so far (a copy)."""
         return list(self._episode.messages)

@@ -266,7 +266,11 @@ class ToolUseVectorEnv(VectorEnv[Any, Any, Any]):
             setattr(episode, name, value)
 
     def oracle_actions(self) -> tuple[Any, ...]:
-        """The right next action of each row in this env's view; None for a row whose episode is over."""
+        """The right next action of each row in this env's view; None for a row whose episode is over.
+
+        Raises:
+            NoOracle: the task set knows no right action.
+        """
         return tuple(e.oracle_action() for e in self._episodes)
 
     def render(self) -> tuple[str, ...] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,14 +97,6 @@ def make_agent_and_envs(settings: Settings) -> tuple[Any, Any]:
 def env_options(**options: Any) -> dict[str, Any]:
     """The options that were given."""
     return {k: v for k, v in options.items() if v is not None}
-
-
-def offered_schemas(env: Any) -> list[Mapping[str, Any]]:
-    """Schemas of the tools on offer in the episode that `env`, a single toolstep env, has just begun."""
-    inner = env.unwrapped
-    task, config = inner.task, inner.config
-    own = [t for t in config.tasks.tools(task) if task.tools is None or t.name in task.tools]
-    return [t.schema for t in (*own, *config.tools)]
 
 
 def _short(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from toolstep.rollout.build import env_ids, env_options, find_env, offered_schemas
+from toolstep.rollout.build import env_ids, env_options, find_env
 
 
 def list_envs() -> list[dict[str, str]]:
@@ -34,7 +34,7 @@ def describe(name: str, *, seed: int = 0, level: int | None = None) -> dict[str,
             "tags": info["tags"],
             "messages": info["new_messages"],
             "prompt": prompt,
-            "tools": offered_schemas(env),
+            "tools": env.unwrapped.schemas,
         }
     finally:
         env.close()

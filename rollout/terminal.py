@@ -7,7 +7,6 @@ from typing import Any
 
 import typer
 from toolstep.envs.types import ToolCall, Turn
-from toolstep.rollout.build import offered_schemas
 
 HELP = (
     "Write your answer; end a line with \\ to go on in the next one. /call NAME {JSON} calls a tool, /tools "
@@ -67,7 +66,7 @@ def _turn(env: Any) -> str:
         if line.strip() == "/help":
             _say(HELP)
         elif line.strip() == "/tools":
-            for schema in offered_schemas(env):
+            for schema in env.unwrapped.schemas:
                 _say(json.dumps(schema["function"]))
         else:
             try:

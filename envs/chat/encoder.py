@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from toolstep.envs.chat.errors import UnsafeContent, UnsupportedTokenizer
 from toolstep.envs.chat.marks import Span
 

@@ -24,6 +24,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
+
 from toolstep.envs.chat.errors import TemplateRejects, TemplateSyntax
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from toolstep.envs.chat import builtin
 from toolstep.envs.chat.delta import DeltaWriter
 from toolstep.envs.chat.encoder import ControlTokens, Encoder, encoder_for

@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from toolstep.envs.chat.errors import UnknownToolCallFormat
 from toolstep.envs.chat.formats.base import ToolCallFormat
 from toolstep.envs.chat.formats.hermes import HermesJSON, MiniMind
+from toolstep.envs.chat.formats.json_list import Granite3, MistralV3
 from toolstep.envs.chat.formats.llama3 import Llama3JSON, Llama3PythonTag
 from toolstep.envs.types import CallStatus
 
 __all__ = ["FORMATS", "ToolCallFormat", "detect_format", "get_format", "register_format"]
 
 # In the order in which detection tries them.
-FORMATS: dict[str, ToolCallFormat] = {f.name: f for f in (HermesJSON(), MiniMind(), Llama3PythonTag(), Llama3JSON())}
+FORMATS: dict[str, ToolCallFormat] = {
+    f.name: f for f in (HermesJSON(), MiniMind(), Llama3PythonTag(), Llama3JSON(), MistralV3(), Granite3())
+}
 
 
 def register_format(form: ToolCallFormat) -> None:

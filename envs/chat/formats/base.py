@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from toolstep.envs.chat.formats.scan import BadJSON, Value, read_members, read_value
+from toolstep.envs.chat.formats.scan import BadJSON, Value, item_starts, read_members, read_value
 from toolstep.envs.types import CallStatus, ToolCall, Turn
 
 Finish = Literal["stop", "length"]
@@ -145,14 +145,10 @@ def calls_from_json(text: str, pos: int, keys: Sequence[str]) -> tuple[list[Atte
     if not isinstance(whole.value, list):
         raise BadJSON("a call is a JSON object with a name and arguments")
     attempts = []
-    for item in whole.value:
-        source = json.dumps(item, ensure_ascii=False)
-        if not isinstance(item, dict):
-            error = "an element of the list of calls is no object"
-            bad = Attempt(arguments=whole.source, status=CallStatus.MISSING_NAME, error=error)
-            return [bad], whole.end
-        members, _ = read_members(source, 0)
-        attempt = call_from_members(members, whole.source, keys)
+    for item, start in zip(whole.value, item_starts(text, pos), strict=True):
+        attempt = Attempt(status=CallStatus.MISSING_NAME, error="an element of the list of calls is no object")
+        if isinstance(item, dict):
+            attempt = call_from_members(read_members(text, start)[0], whole.source, keys)
         if attempt.status is not CallStatus.OK:  # one list holds all calls: a bad element spoils it
             return [Attempt(arguments=whole.source, status=attempt.status, error=attempt.error)], whole.end
         attempts.append(attempt)

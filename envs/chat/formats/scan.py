@@ -106,6 +106,18 @@ def read_members(text: str, pos: int) -> tuple[dict[str, Value], int]:
     return members, at + 1
 
 
+def item_starts(text: str, pos: int) -> list[int]:
+    """Where the elements of the JSON array at `pos` begin.  The array has been read before."""
+    starts: list[int] = []
+    at = skip_space(text, skip_space(text, pos) + 1)
+    while text[at] != "]":
+        starts.append(at)
+        at = skip_space(text, _DECODER.raw_decode(text, at)[1])
+        if text[at] == ",":
+            at = skip_space(text, at + 1)
+    return starts
+
+
 def find_outside_strings(text: str, pos: int, *needles: str) -> tuple[int, str] | None:
     """The first of `needles` from `pos` on that does not stand inside a JSON string, and where."""
     pattern = re.compile(r'"(?:[^"\\]|\\.)*"|' + "|".join(re.escape(n) for n in needles), re.DOTALL)
