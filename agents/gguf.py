@@ -8,6 +8,7 @@ no `accelerate`; the others take transformers' own converter.  Weights are dequa
 from __future__ import annotations
 
 import logging
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,12 @@ def load_gguf(path: Path, dtype: torch.dtype = torch.float32) -> Any:
     except ImportError:
         raise ImportError(f"{path.name}: reading a GGUF file needs the package gguf; run `pip install gguf`") from None
 
-    class Reader(GGUFReader):  # type: ignore[misc]
+    class Reader(GGUFReader):
         # The stock reader slices a memmap a million times; a slice of the plain view of it costs a third.
         def _get(self, *args: Any, **kwargs: Any) -> Any:
             if isinstance(self.data, np.memmap):
-                self.data = self.data.view(np.ndarray)
+                plain: Any = self.data.view(np.ndarray)
+                self.data = plain
             return super()._get(*args, **kwargs)
 
     try:
@@ -45,9 +47,9 @@ def load_gguf(path: Path, dtype: torch.dtype = torch.float32) -> Any:
     if plain:
         state = _tensors(reader, architecture, config, model, dtype)
     else:
-        from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
-
-        state = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model, torch_dtype=dtype)["tensors"]
+        state = _converter().load_gguf_checkpoint(
+            str(path), return_tensors=True, model_to_load=model, torch_dtype=dtype
+        )["tensors"]
     result = model.load_state_dict(state, strict=False, assign=True)
     model.tie_weights()
     tied = set(getattr(model, "all_tied_weights_keys", None) or ())
@@ -59,6 +61,11 @@ def load_gguf(path: Path, dtype: torch.dtype = torch.float32) -> Any:
     return model.eval()
 
 
+def _converter() -> Any:
+    """transformers' module of GGUF conversions, which has no types."""
+    return import_module("transformers.modeling_gguf_pytorch_utils")
+
+
 def _value(reader: Any, key: str) -> Any:
     field = reader.get_field(key)
     return None if field is None else field.contents()
@@ -68,8 +75,9 @@ def _config(reader: Any, architecture: str) -> Any:
     from transformers import AutoConfig
     from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 
+    mapping: Any = GGUF_CONFIG_MAPPING[architecture]
     values: dict[str, Any] = {}
-    for key, name in GGUF_CONFIG_MAPPING[architecture].items():
+    for key, name in mapping.items():
         value = _value(reader, f"{architecture}.{key}")
         if name and value is not None:
             values[name] = value
@@ -92,13 +100,13 @@ def _empty_model(config: Any) -> Any:
     from transformers import AutoModelForCausalLM
     from transformers.initialization import no_init_weights
 
+    auto: Any = AutoModelForCausalLM
     with no_init_weights():
-        return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        return auto.from_config(config, dtype=torch.float32)
 
 
 def _tensors(reader: Any, architecture: str, config: Any, model: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     from gguf import MODEL_ARCH_NAMES, dequantize, get_tensor_name_map
-    from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor
 
     # transformers' own map builds this table once for every submodule, which took 7 s of 10 for 30 layers.
     arch = next(key for key, value in MODEL_ARCH_NAMES.items() if value == architecture)
@@ -108,7 +116,8 @@ def _tensors(reader: Any, architecture: str, config: Any, model: Any, dtype: tor
         stem, _, suffix = key.rpartition(".")
         if (stored := table.get_name(stem)) is not None:
             names[f"{stored}.{suffix}"] = key
-    processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config=config.to_dict())
+    converter = _converter()
+    processor = converter.TENSOR_PROCESSORS.get(architecture, converter.TensorProcessor)(config=config.to_dict())
     state: dict[str, torch.Tensor] = {}
     unused = []
     for tensor in reader.tensors:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
 from toolstep.agents.base import Completion, SamplingParams
 from toolstep.agents.engine import Engine, EngineStats
 from toolstep.agents.weights import load_model

@@ -61,8 +61,9 @@ def smollm2_path() -> Path:
 def _pretrained(name: str, dtype: torch.dtype) -> Any:
     from transformers import AutoModelForCausalLM
 
+    auto: Any = AutoModelForCausalLM
     try:
-        return AutoModelForCausalLM.from_pretrained(name, dtype=dtype).eval()
+        return auto.from_pretrained(name, dtype=dtype).eval()
     except OSError as error:
         near = difflib.get_close_matches(name, ["smollm2"], 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""

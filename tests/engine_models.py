@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
 from toolstep.agents.base import SamplingParams
 
 VOCABULARY = 97

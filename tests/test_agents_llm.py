@@ -8,6 +8,7 @@ import engine_models as em
 import numpy as np
 import pytest
 import torch
+
 from toolstep.agents import Agent, LLMAgent, SamplingParams, TokenAgent
 
 MODEL = em.model()
@@ -133,25 +134,74 @@ def test_new_weights_raise_the_version_on_every_completion() -> None:
     assert made.act([0], batch(0), SAMPLING)[0].weight_version == made.weight_version == 2
 
 
-def test_it_plays_a_tool_use_env_and_stops_where_its_template_stops() -> None:
+def test_it_plays_a_tool_use_env_under_next_step_autoreset() -> None:
     from tiny import tiny_model, tiny_tokenizer
+
     from toolstep.envs import ToolUseVectorEnv
 
     tokenizer = tiny_tokenizer()
-    model = tiny_model(len(tokenizer))
-    made = LLMAgent(model, tokenizer, sampling=SamplingParams(max_new_tokens=6))
+    made = LLMAgent(tiny_model(len(tokenizer)), tokenizer, sampling=SamplingParams(max_new_tokens=6))
     assert tokenizer.convert_tokens_to_ids("<|im_end|>") in made.stop_ids
     envs = ToolUseVectorEnv(2, [{"prompt": "1 + 1?", "answer": "2"}], max_turns=2, **made.env_kwargs)
+    begun = 0
     try:
         observation, _ = envs.reset(seed=0)
-        state, begin = None, np.ones(2, bool)
-        for _ in range(4):
+        state, begin, ended = None, np.ones(2, bool), np.zeros(2, bool)
+        for _ in range(5):
             actions, state = made.predict(observation, state, begin)
+            for row in np.flatnonzero(begin):  # the context is the new prompt and the turn, nothing older
+                expected = [*observation[row].tolist(), *actions[row].tolist()]
+                assert made.engine.context(row).tolist() == expected
+                begun += 1
             observation, _, terminated, truncated, _ = envs.step(actions)
-            ended_before, begin = begin, np.zeros(2, bool)
-            begin = np.array([len(o) > 0 and t for o, t in zip(observation, ended_before)]) & False
-            if (terminated | truncated).any():
-                break
-        assert made.stats.sampled > 0
+            begin, ended = ended, terminated | truncated
+        assert begun > 2
     finally:
         envs.close()
+
+
+def test_it_runs_in_stable_baselines3s_evaluate_policy() -> None:
+    from gymnasium import spaces
+    from stable_baselines3.common.evaluation import evaluate_policy
+    from stable_baselines3.common.vec_env import VecEnv
+
+    class Episodes(VecEnv):
+        """Row i's episodes last i + 2 turns; the next one's prompt comes with the `done` that ends the last."""
+
+        def __init__(self) -> None:
+            self.turn, self.seen = [0, 0], []
+            space = spaces.Sequence(spaces.Discrete(em.VOCABULARY))
+            super().__init__(2, space, space)
+
+        def reset(self) -> tuple[np.ndarray, ...]:
+            return batch(0, 1)
+
+        def step_async(self, actions: Any) -> None:
+            self.actions = actions
+
+        def step_wait(self) -> Any:
+            self.turn = [t + 1 for t in self.turn]
+            dones = np.array([t == i + 2 for i, t in enumerate(self.turn)])
+            self.turn = [0 if done else t for t, done in zip(self.turn, dones)]
+            self.seen.append([len(made.engine.context(row)) for row in (0, 1)])
+            observations = tuple(em.ids(i, 8 if done else 2) for i, done in enumerate(dones))
+            return observations, np.array([len(a) for a in self.actions], float), dones, [{}, {}]
+
+        def close(self) -> None: ...
+
+        def get_attr(self, name: str, indices: Any = None) -> list[Any]:
+            return [None, None]
+
+        def set_attr(self, name: str, value: Any, indices: Any = None) -> None: ...
+
+        def env_method(self, name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+            return [None, None]
+
+        def env_is_wrapped(self, wrapper: Any, indices: Any = None) -> list[bool]:
+            return [False, False]  # no Monitor: evaluate_policy counts episodes by `done`
+
+    made = LLMAgent(MODEL, stop_ids=[], sampling=SAMPLING)
+    envs = Episodes()
+    mean, _ = evaluate_policy(made, envs, n_eval_episodes=4, deterministic=True, warn=False)
+    assert 10 <= mean <= 15  # two or three turns of five ids
+    assert envs.seen[:4] == [[13, 13], [20, 20], [13, 27], [20, 13]]

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import toolstep.agents
 from gymnasium import spaces
+
+import toolstep.agents
 from toolstep.agents import AGENTS, Agent, OracleAgent, RandomAgent, ReplayAgent, make_agent
 
 

@@ -9,6 +9,7 @@ import engine_models as em
 import numpy as np
 import pytest
 import torch
+
 from toolstep.agents import LLMAgent, ModelNotFound, SamplingParams, load_model, make_agent
 from toolstep.agents.gguf import load_gguf
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from toolstep.agents.base import Completion, SamplingParams
 from toolstep.agents.engine import Engine, UnsupportedModel
 

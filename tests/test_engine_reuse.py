@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from toolstep.agents.base import SamplingParams
 from toolstep.agents.engine import Engine
 from toolstep.agents.engine.prefix import common_prefix, plan_sharing

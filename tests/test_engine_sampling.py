@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from toolstep.agents.base import SamplingParams
 from toolstep.agents.engine.sampling import NonFiniteLogits, choose, penalise, truncate, uniform_stream
 

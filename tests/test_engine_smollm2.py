@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from toolstep.agents import LLMAgent, SamplingParams
 
 pytestmark = pytest.mark.skipif(
@@ -82,6 +83,7 @@ def test_sixteen_ragged_rows_and_three_turns_equal_full_forwards(agent: LLMAgent
 def test_dequantised_weights_equal_the_definition_of_the_format(agent: LLMAgent) -> None:
     """Q4_1 by hand: blocks of 32 weights, fp16 scale `d`, fp16 minimum `m`, 16 bytes of nibbles; w = d * q + m."""
     from gguf import GGUFReader
+
     from toolstep.agents.weights import smollm2_path
 
     tensors = {t.name: t for t in GGUFReader(smollm2_path()).tensors}

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+
 from toolstep.agents.engine.cache import KVStore
 
 IMPLEMENTATION = "toolstep"

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
 from toolstep.agents.base import Completion, FinishReason, SamplingParams
 from toolstep.agents.engine.attention import Feed, pack_order
 from toolstep.agents.engine.cache import KVStore
@@ -41,7 +42,7 @@ class _Job:
 
     row: int
     state: Row
-    params: SamplingParams
+    params: SamplingParams  # its max_new_tokens went into `budget`, so that rows with other limits are drawn together
     budget: int
     stop: frozenset[int]
     tokens: list[int]
@@ -205,7 +206,9 @@ class Engine:
         room = self.max_context - len(state.ids)
         lost = room < 0 or not len(state.ids)
         budget = 0 if lost else min(params.max_new_tokens, room)
-        return _Job(row, state, params, budget, stop, [], [], [], "abort" if lost else "length")
+        return _Job(
+            row, state, replace(params, max_new_tokens=0), budget, stop, [], [], [], "abort" if lost else "length"
+        )
 
     def _run(self, jobs: list[_Job]) -> None:
         self.store.reserve(
@@ -295,7 +298,7 @@ class Engine:
         """Draw one id for each job; rows with the same parameters are drawn together."""
         groups: dict[SamplingParams, list[int]] = {}
         for i, job in enumerate(jobs):
-            groups.setdefault(replace(job.params, max_new_tokens=0), []).append(i)
+            groups.setdefault(job.params, []).append(i)
         for params, members in groups.items():
             uniforms = np.array([jobs[i].state.uniforms.random() for i in members])
             try:

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from transformers import AttentionInterface
+
 from toolstep.agents.engine.attention import IMPLEMENTATION, Feed, Plan, active, attention
 from toolstep.agents.engine.cache import KVStore
-from transformers import AttentionInterface
 
 # Rotary variants whose frequencies depend on the longest row of the batch: within the original length they do
 # not.
@@ -69,16 +70,24 @@ class PackedModel:
         """eval(), inference mode and the engine's attention; everything as before at the end, also after an
         error.
         """
-        training = [m for m in self.model.modules() if m.training]
         before = self.model.config._attn_implementation
+        with self._eval_mode():
+            try:
+                self.model.set_attn_implementation(IMPLEMENTATION)
+                yield
+            finally:
+                self.model.set_attn_implementation(before)
+
+    @contextmanager
+    def _eval_mode(self) -> Iterator[None]:
+        # Flags are kept module by module: a learner may hold a part of the model in eval mode on purpose.
+        training = [m for m in self.model.modules() if m.training]
         try:
             for module in training:
                 module.training = False
-            self.model.set_attn_implementation(IMPLEMENTATION)
             with torch.inference_mode():
                 yield
         finally:
-            self.model.set_attn_implementation(before)
             for module in training:
                 module.training = True
 
@@ -124,13 +133,9 @@ class PackedModel:
             self.forward(store, [Feed(0, 0, n - 2), Feed(1, 0, n - 3)], first, [])
             got = [self.forward(store, [Feed(0, n - 2, 1), Feed(1, n - 3, 2)], [ids[-2], *ids[-3:-1]], [0, 2])]
             got.append(self.forward(store, [Feed(1, n - 1, 1)], ids[-1:], [0]))
-        training = [m for m in self.model.modules() if m.training]
-        for module in training:
-            module.training = False
-        with torch.inference_mode():
-            plain = self.model(input_ids=torch.tensor([ids], device=self.device), use_cache=False).logits[0].float()
-        for module in training:
-            module.training = True
+        with self._eval_mode():
+            probe = torch.tensor([ids], device=self.device)
+            plain = self.model(input_ids=probe, use_cache=False).logits[0].float()
         found = torch.cat(got).float()
         expected = plain[[n - 2, n - 2, n - 1]]
         error = float((found - expected).abs().mean() / (expected.std() + 1e-6))
@@ -141,11 +146,9 @@ class PackedModel:
                     f"{self.name}: the logits of the model's own forward are not finite; check the weights"
                 )
             raise UnsupportedModel(
-                f"{self.name} cannot run in the rollout engine: its logits differ from the model's own "
-                "forward "
-                f"(relative error {error:.2g}, allowed {limit:.2g}); it probably keeps a state that the "
-                "engine does "
-                "not know of"
+                f"{self.name} cannot run in the rollout engine: its logits differ from the model's own forward "
+                f"(relative error {error:.2g}, allowed {limit:.2g}); "
+                "it probably keeps a state that the engine does not know of"
             )
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+
 from toolstep.agents.engine.sampling import uniform_stream
 
 

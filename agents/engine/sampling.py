@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+
 from toolstep.agents.base import SamplingParams
 
 _HEAD = 1024  # top-p looks at this many best tokens before it sorts the whole vocabulary
