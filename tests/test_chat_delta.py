@@ -18,6 +18,7 @@ from chat_fixtures import (
     tiny_tokenizer,
 )
 from hypothesis import given, settings
+
 from toolstep.envs.chat import ChatTemplate
 from toolstep.envs.chat.builtin import CHATML_HERMES
 from toolstep.envs.chat.delta import DeltaWriter

@@ -9,9 +9,10 @@ from chat_fixtures import SOFT, SPECIAL, shared_tokenizer, tiny_tokenizer
 from hypothesis import given, settings
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import Unigram
+from transformers import PreTrainedTokenizerFast
+
 from toolstep.envs.chat.encoder import ControlTokens, Encoder, encoder_for
 from toolstep.envs.chat.errors import UnsupportedTokenizer
-from transformers import PreTrainedTokenizerFast
 
 CONTROL = (*SPECIAL, *SOFT)
 _PIECE = (

@@ -9,6 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 from shared import shared
+
 from toolstep.envs.chat.errors import UnknownToolCallFormat
 from toolstep.envs.chat.formats import FORMATS, get_format
 from toolstep.envs.types import CallStatus, ToolCall, Turn

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from chat_fixtures import shared_manifest, tiny_tokenizer
+
 from toolstep.envs.chat.errors import TemplateRejects, TemplateSyntax
 from toolstep.envs.chat.render import Renderer
 

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from chat_fixtures import CHATML, OPENING, PLAIN_TOOLS, TOOLS, shared_template, shared_tokenizer, tiny_tokenizer
 from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
+
 from toolstep.envs.chat import ChatTemplate, Segment
 from toolstep.envs.chat.builtin import CHATML_HERMES
 from toolstep.envs.chat.errors import (
@@ -24,7 +26,6 @@ from toolstep.envs.chat.errors import (
     UnsupportedTokenizer,
 )
 from toolstep.envs.types import Message, ToolCall, Turn
-from transformers import PreTrainedTokenizerFast
 
 CALL = ToolCall("call00000", "add", '{"x": "1"}', {"x": "1"})
 ALTERNATING = """\

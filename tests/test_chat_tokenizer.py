@@ -6,6 +6,7 @@ import struct
 import time
 
 import pytest
+
 from toolstep.envs.chat import ChatTemplate, load_tokenizer
 from toolstep.envs.chat.errors import TokenizerNotFound, UnsupportedTokenizer
 from toolstep.envs.chat.gguf import read_metadata
