@@ -60,6 +60,25 @@ def test_a_prefix_shared_by_new_prompts_is_computed_once() -> None:
         assert turn.logprobs[0] == pytest.approx(plain[turn.token_ids[0]], abs=1e-4)
 
 
+def test_a_prefill_forward_holds_no_more_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(LLAMA, verify=False, chunk=16)
+    sizes: list[int] = []
+    forward = engine.packed.forward
+    monkeypatch.setattr(engine.packed, "forward", lambda s, f, ids, k: sizes.append(len(ids)) or forward(s, f, ids, k))
+    engine.generate(start(engine, [em.ids(i, n) for i, n in enumerate((5, 40, 3, 17))]), SHORT)
+    assert max(sizes) == 16
+    assert sizes[: -(-65 // 16)] == [16, 16, 16, 16, 1]
+
+
+def test_the_language_head_runs_on_sampled_positions_only() -> None:
+    model = em.model()
+    rows: list[int] = []
+    model.lm_head.register_forward_hook(lambda _m, _i, out: rows.append(out.shape[1]))
+    engine = Engine(model, verify=False)
+    engine.generate(start(engine, [em.ids(i, 30) for i in range(3)]), SHORT)
+    assert rows == [3, 3, 3, 3]
+
+
 def test_members_of_a_group_copy_the_whole_prompt() -> None:
     engine = Engine(LLAMA, verify=False)
     prefix = em.ids(9, 100)

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from toolstep.agents.base import Completion, FinishReason, SamplingParams
+from toolstep.agents.base import Completion, SamplingParams
 from toolstep.agents.engine.attention import Feed, pack_order
 from toolstep.agents.engine.cache import KVStore
 from toolstep.agents.engine.packed import PackedModel
 from toolstep.agents.engine.prefix import common_prefix, plan_sharing
-from toolstep.agents.engine.rows import Row
+from toolstep.agents.engine.rows import Job, Row
 from toolstep.agents.engine.sampling import NonFiniteLogits, choose
 
 
@@ -34,21 +34,6 @@ class EngineStats:
     copied: int = 0
     sampled: int = 0
     forwards: int = 0
-
-
-@dataclass
-class _Job:
-    """One row's turn while it is being sampled."""
-
-    row: int
-    state: Row
-    params: SamplingParams  # its max_new_tokens went into `budget`, so that rows with other limits are drawn together
-    budget: int
-    stop: frozenset[int]
-    tokens: list[int]
-    logprobs: list[float]
-    model_logprobs: list[float]
-    finish: FinishReason = "length"
 
 
 class Engine:
@@ -201,16 +186,16 @@ class Engine:
             raise ValueError(f"row {row} has no episode: call start({row}, seed) first")
         return state
 
-    def _job(self, row: int, params: SamplingParams, stop: frozenset[int]) -> _Job:
+    def _job(self, row: int, params: SamplingParams, stop: frozenset[int]) -> Job:
         state = self._row(row)
         room = self.max_context - len(state.ids)
         lost = room < 0 or not len(state.ids)
         budget = 0 if lost else min(params.max_new_tokens, room)
-        return _Job(
+        return Job(
             row, state, replace(params, max_new_tokens=0), budget, stop, [], [], [], "abort" if lost else "length"
         )
 
-    def _run(self, jobs: list[_Job]) -> None:
+    def _run(self, jobs: list[Job]) -> None:
         self.store.reserve(
             max(j.state.slot for j in jobs) + 1, max(len(j.state.ids) for j in jobs) + 1, self.max_context
         )
@@ -224,7 +209,7 @@ class Engine:
             jobs.sort(key=lambda j: j.state.slot)
             logits = self._forward([(j, len(j.state.ids)) for j in jobs])
 
-    def _prefill(self, jobs: list[_Job]) -> torch.Tensor:
+    def _prefill(self, jobs: list[Job]) -> torch.Tensor:
         """Compute what is missing of each context; logits of the last ids, in the order of `jobs`."""
         for job in jobs:
             self._reuse_cells(job.state)
@@ -274,7 +259,7 @@ class Engine:
             self.stats.copied += length - target.fed
             target.keep_cells(length)
 
-    def _forward(self, work: Sequence[tuple[_Job, int]]) -> torch.Tensor:
+    def _forward(self, work: Sequence[tuple[Job, int]]) -> torch.Tensor:
         """Feed each row's ids up to `end`; logits of the rows that are complete then, in the order of
         `work`.
         """
@@ -294,7 +279,7 @@ class Engine:
         self.stats.fed += len(ids)
         return logits
 
-    def _sample(self, jobs: Sequence[_Job], logits: torch.Tensor) -> None:
+    def _sample(self, jobs: Sequence[Job], logits: torch.Tensor) -> None:
         """Draw one id for each job; rows with the same parameters are drawn together."""
         groups: dict[SamplingParams, list[int]] = {}
         for i, job in enumerate(jobs):

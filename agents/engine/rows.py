@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from toolstep.agents.base import FinishReason, SamplingParams
 from toolstep.agents.engine.sampling import uniform_stream
 
 
@@ -74,3 +75,18 @@ class Row:
 
     def drop_cells(self) -> None:
         self.fed, self.stale = 0, None
+
+
+@dataclass
+class Job:
+    """One row's turn while it is being sampled."""
+
+    row: int
+    state: Row
+    params: SamplingParams  # its max_new_tokens went into `budget`, so that rows with other limits are drawn together
+    budget: int
+    stop: frozenset[int]
+    tokens: list[int]
+    logprobs: list[float]
+    model_logprobs: list[float]
+    finish: FinishReason = "length"
