@@ -107,12 +107,19 @@ class LLMAgent:
         `rows`.
 
         sampling: default the agent's own; one for each row sets limits for each row.
+        A failure leaves every row as it was, its observation not appended, so that the call can be made again.
         """
         if len(rows) != len(observations):
             raise ValueError(f"act: {len(rows)} rows but {len(observations)} observations")
-        for row, ids in zip(rows, observations, strict=True):
-            self.engine.extend(row, ids)
-        return self.engine.generate(rows, self.sampling if sampling is None else sampling, self.stop_ids)
+        before = [len(self.engine.context(row)) for row in rows]
+        try:
+            for row, ids in zip(rows, observations, strict=True):
+                self.engine.extend(row, ids)
+            return self.engine.generate(rows, self.sampling if sampling is None else sampling, self.stop_ids)
+        except BaseException:
+            for row, length in zip(rows, before, strict=True):
+                self.engine.rewind(row, length)
+            raise
 
     def update_weights(self, state_dict: Mapping[str, torch.Tensor] | None = None) -> int:
         """Copy new weights into the model (None: somebody changed it in place), drop all keys and values, and

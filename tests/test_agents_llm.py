@@ -62,6 +62,26 @@ def test_the_seeds_of_predict_do_not_depend_on_the_number_of_rows() -> None:
     assert [a.tolist() for a in few] == [a.tolist() for a in many[:2]]
 
 
+def test_every_row_and_every_episode_of_predict_has_a_seed_of_its_own() -> None:
+    made = agent(sampling=SamplingParams(max_new_tokens=12))
+    first, _ = made.predict(batch(0, 0, 0))
+    second, _ = made.predict(batch(0, 0, 0))
+    assert len({tuple(a.tolist()) for a in (*first, *second)}) == 6
+
+
+def test_an_act_that_fails_can_be_made_again() -> None:
+    made, other = agent(), agent()
+    for one in (made, other):
+        one.start(0, 3)
+        one.start(1, 4)
+        one.act([0, 1], batch(0, 1))
+    with pytest.raises(ValueError, match="row 1: id 9999 is outside"):
+        made.act([0, 1], [em.ids(5, 4), np.array([9999])])
+    expected = other.act([0, 1], batch(5, 6))
+    for turn, right in zip(made.act([0, 1], batch(5, 6)), expected):
+        assert turn.token_ids.tolist() == right.token_ids.tolist()
+
+
 def test_the_state_carries_the_context_and_episode_start_forgets_it() -> None:
     made = agent()
     _, state = made.predict(batch(0, 1))

@@ -276,6 +276,33 @@ def test_rows_must_be_started_and_distinct() -> None:
         engine.generate([5, 5], SamplingParams())
 
 
+def test_an_interrupted_turn_can_be_sampled_again() -> None:
+    """Context, random numbers and the history that the penalty looks at are those of before the call."""
+    params = SamplingParams(max_new_tokens=8, frequency_penalty=1.0)
+    model = em.model()
+    engines = [Engine(model), Engine(model)]
+    for engine in engines:
+        engine.start(0, 0)
+        engine.extend(0, em.ids(0, 9))
+        engine.generate([0], params)
+        engine.extend(0, em.ids(1, 3))
+    calls = 0
+
+    def interrupt(*_: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise KeyboardInterrupt
+
+    hook = model.lm_head.register_forward_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        engines[0].generate([0], params)
+    hook.remove()
+    again, right = (engine.generate([0], params)[0] for engine in engines)
+    assert again.token_ids.tolist() == right.token_ids.tolist()
+    assert again.logprobs == pytest.approx(right.logprobs, abs=1e-5)
+
+
 def test_broken_weights_name_the_row_and_change_nothing() -> None:
     model = em.model()
     engine = Engine(model)

@@ -117,6 +117,13 @@ class Engine:
             )
         state.ids.extend(array)
 
+    def rewind(self, row: int, length: int) -> None:
+        """Take back all ids behind the first `length` of the row's context (of an `extend` that came to nothing)."""
+        state = self._row(row)
+        state.ids.cut(length)
+        if state.stale is None:
+            state.fed = min(state.fed, length)
+
     def generate(
         self,
         rows: Sequence[int],
