@@ -141,14 +141,14 @@ def test_template_without_tools_gets_them_in_the_system_message():
     assert json.dumps(TOOLS[0]["function"]) in system
     assert rest == (
         "\n<|im_start|>user\nWeather in Paris?<|im_end|>\n<|im_start|>assistant\n<tool_call>\n"
-        '{"name": "add", "arguments": {"x": "1"}}\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n2\n'
-        "</tool_response>\n<tool_response>\n3\n</tool_response><|im_end|>\n<|im_start|>user\nAnd?<|im_end|>\n"
+        '{"name": "add", "arguments": {"x": "1"}}\n</tool_call><|im_end|>\n<|im_start|>user\nResult: 2\nResult: 3'
+        "<|im_end|>\n<|im_start|>user\nAnd?<|im_end|>\n"
         "<|im_start|>assistant\n"
     )
     assert "# Tools" not in chat.prompt(OPENING, []).text
     turn = Turn("", None, (CALL,))
     delta = chat.delta(OPENING, turn, [Message("tool", "2")], TOOLS, stop="<|im_end|>")
-    assert delta.text == "\n<|im_start|>user\n<tool_response>\n2\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    assert delta.text == "\n<|im_start|>user\nResult: 2<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_template_that_wants_alternating_roles_and_no_system_message_gets_them():
