@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from toolstep.agents.base import SamplingParams
 
+# The models are tiny, and on busy cores the barriers of a second thread made one test take 68 s instead of 2.
+torch.set_num_threads(1)
+
 VOCABULARY = 97
 _COMMON = {"vocab_size": VOCABULARY, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 _LLAMA_LIKE = {
