@@ -55,6 +55,7 @@ class _Pending:
     turn: Turn
     history: tuple[Message, ...]
     runs: list[int]  # indices into turn.calls of those that were handed out
+    thought_open: bool = False  # the turn ended inside a thought
 
 
 class Episode:
@@ -145,7 +146,9 @@ class Episode:
                 runs.append(i)
                 bound.append(run)
             calls.append(settled)
-        self._pending = _Pending(reading, replace(turn, calls=tuple(calls)), tuple(self.messages), runs)
+        thought_open = any(c.status is CallStatus.UNCLOSED_REASONING for c in turn.calls)
+        turn = replace(turn, calls=tuple(calls))
+        self._pending = _Pending(reading, turn, tuple(self.messages), runs, thought_open)
         return bound
 
     def _settle(self, call: ToolCall, index: int, cut: bool) -> tuple[ToolCall, BoundCall | None]:
@@ -237,14 +240,17 @@ class Episode:
         """
         if self.over:
             return None
-        return self.config.view.write(self.config.chat.write(self.config.tasks.oracle(self.record)))
+        text = self.config.chat.write(self.config.tasks.oracle(self.record), prompt_tail=self._tail)
+        return self.config.view.write(text)
 
     def _delta(self, pending: _Pending, turn: Turn, new: Sequence[Message]) -> Segment:
-        chat, stop = self.config.chat, pending.reading.stop
+        chat, open_ = self.config.chat, pending.thought_open and pending.reading.stop is None
+        options = {"thought_open": open_, "kwargs": self._kwargs}
         if new:
-            return self._timed(chat.delta, pending.history, turn, new, self.schemas, stop=stop, kwargs=self._kwargs)
+            stop = pending.reading.stop
+            return self._timed(chat.delta, pending.history, turn, new, self.schemas, stop=stop, **options)
         if pending.reading.cut:
-            return self._timed(chat.close, pending.history, turn, self.schemas, kwargs=self._kwargs)
+            return self._timed(chat.close, pending.history, turn, self.schemas, **options)
         return _EMPTY
 
     def _cut_short(self, reading: Reading) -> StopReason | None:
