@@ -25,7 +25,7 @@ demo: install
 	$(BIN)/python examples/demo.py
 
 test: install lint types
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto
 
 lint: install
 	$(BIN)/ruff check .

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import toolstep.envs  # noqa: F401  (registers the ids)
 from gymnasium.vector import SyncVectorEnv
 from rich.console import Console
 from rich.table import Table
+
+import toolstep.envs  # noqa: F401  (registers the ids)
 from toolstep.envs import ToolUseVectorEnv
 
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "12 * 34"}}\n</tool_call>'

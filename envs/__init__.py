@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gymnasium as gym
+
 from toolstep.envs.spaces import TokenSequence, UnicodeText
 from toolstep.envs.tool_use import ToolUseEnv
 from toolstep.envs.types import (

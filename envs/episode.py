@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+
 from toolstep.envs.chat import Segment
 from toolstep.envs.config import EnvConfig, by_name
 from toolstep.envs.rewards import RewardError, Rubric

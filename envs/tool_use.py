@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import gymnasium as gym
+
 from toolstep.envs.config import EnvConfig
 from toolstep.envs.episode import Episode
 from toolstep.envs.render import render_conversation

@@ -13,6 +13,7 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
+
 from toolstep.envs.config import EnvConfig
 from toolstep.envs.episode import Episode, Outcome
 from toolstep.envs.render import render_conversation

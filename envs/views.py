@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 import numpy as np
 from gymnasium import spaces
+
 from toolstep.envs.chat import ChatTemplate, Segment
 from toolstep.envs.spaces import TokenSequence, UnicodeText
 from toolstep.envs.types import Message, Role

@@ -75,7 +75,9 @@ def main() -> None:
             raise SystemExit(130)
     console = Console()
     console.print(table)
-    console.print(f"{time.perf_counter() - start:.0f} s in all; trajectories and summaries: {args.out}/*/", markup=False)
+    console.print(
+        f"{time.perf_counter() - start:.0f} s in all; trajectories and summaries: {args.out}/*/", markup=False
+    )
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
 from toolstep.rollout.types import OK, Trajectory
 
 ADVANTAGE_EPSILON = 1e-4  # as in TRL's and the seed's GRPO

@@ -72,6 +72,7 @@ def find_env(name: str) -> str:
 def make_agent_and_envs(settings: Settings) -> tuple[Any, Any]:
     """(agent, vector env); the agent is made first, because it says what its env must look like."""
     import gymnasium as gym
+
     from toolstep.agents.base import SamplingParams
     from toolstep.agents.registry import make_agent
 

@@ -42,6 +42,7 @@ def describe(name: str, *, seed: int = 0, level: int | None = None) -> dict[str,
 
 def _task_set(env_id: str) -> Any:
     import gymnasium as gym
+
     from toolstep.envs.tasks import load_tasks
 
     return load_tasks(gym.spec(env_id).kwargs["tasks"])

@@ -111,6 +111,7 @@ def play(
     """Play an episode yourself at the terminal; Ctrl-D ends."""
     with one_line_errors():
         import gymnasium as gym
+
         from toolstep.rollout.build import env_options, find_env
         from toolstep.rollout.terminal import play_episode
 
@@ -226,6 +227,7 @@ def one_line_errors() -> Iterator[None]:
         _fail(error, USAGE)
     except Exception as error:
         from gymnasium.error import Error as GymnasiumError
+
         from toolstep.envs.chat.errors import ChatTemplateError
 
         if not isinstance(error, (ChatTemplateError, GymnasiumError)):

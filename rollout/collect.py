@@ -20,6 +20,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from gymnasium.vector.utils import iterate
+
 from toolstep.agents.base import Agent
 from toolstep.rollout.infos import ended_row, row_info
 from toolstep.rollout.player import make_player

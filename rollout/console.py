@@ -21,6 +21,7 @@ from rich.progress import (
 )
 from rich.table import Table
 from rich.text import Text
+
 from toolstep.rollout.collect import RunMetrics
 from toolstep.rollout.evaluate import Summary, succeeded
 from toolstep.rollout.report import rows, span

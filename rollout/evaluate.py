@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium.vector import VectorEnv
+
 from toolstep.agents.base import Agent
 from toolstep.rollout.collect import RunMetrics, collect
 from toolstep.rollout.specs import group_specs

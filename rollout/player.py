@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
+
 from toolstep.agents.base import Agent, Completion, TokenAgent
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from toolstep.agents.base import Completion
 from toolstep.envs.types import Source, StopReason
 from toolstep.rollout.specs import EpisodeSpec

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+
 from toolstep.rollout.batch import BatchCounts, RolloutBatch
 from toolstep.rollout.types import Trajectory, TrajectoryError
 

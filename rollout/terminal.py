@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import typer
+
 from toolstep.envs.types import ToolCall, Turn
 
 HELP = (

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from toolstep.envs.types import EpisodeStatus, Source
 
 OK = EpisodeStatus.OK.value

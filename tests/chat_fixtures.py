@@ -9,8 +9,9 @@ from typing import Any
 from shared import shared
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
-from toolstep.envs.types import Message
 from transformers import PreTrainedTokenizerFast
+
+from toolstep.envs.types import Message
 
 TOOLS: list[dict[str, Any]] = [
     {

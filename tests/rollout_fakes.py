@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
 from toolstep.agents.base import Completion
 from toolstep.envs.spaces import TokenSequence, UnicodeText
 from toolstep.envs.types import Source

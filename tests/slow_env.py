@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+
 from toolstep.envs import ToolUseVectorEnv
 
 

@@ -10,6 +10,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from toolstep.envs.tools.arithmetic import CalculatorError, format_value
 from toolstep.envs.tools.calculator import calculate, calculator_tool, evaluate
 

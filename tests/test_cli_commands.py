@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
+
 from toolstep.rollout import load_batch, read_episodes
 from toolstep.rollout.cli import app, main
-from typer.testing import CliRunner
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -14,6 +14,7 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
+
 from toolstep.envs import TokenSequence, ToolUseEnv, ToolUseVectorEnv, UnicodeText
 
 IDS = sorted(i for i in gym.registry if i.startswith("toolstep/"))

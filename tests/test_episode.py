@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from toolstep.envs import EpisodeRecord, Message, ToolResult, ToolUseEnv
 from toolstep.envs.tasks import TaskSet
 from toolstep.envs.tools import tool

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from rollout_fakes import MODES, FakeTextAgent, FakeTokenAgent, fake_envs
 from test_rollout_types import make
+
 from toolstep.rollout.collect import RunMetrics
 from toolstep.rollout.evaluate import evaluate, summarize
 from toolstep.rollout.specs import group_specs

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
+
 from toolstep.envs.rewards import (
     RewardError,
     Rubric,

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_rollout_types import episodes, make
+
 from toolstep.rollout.batch import BatchError, GroupPromptError, RolloutBatch, group_advantages
 
 A, B, C, D, E = 10, 11, 12, 13, 14

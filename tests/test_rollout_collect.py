@@ -12,6 +12,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollout_fakes import MODES, STOP, FakeEnv, FakeTextAgent, FakeTokenAgent, fake_envs
+
 from toolstep.agents.base import Completion
 from toolstep.envs.types import Source
 from toolstep.rollout.collect import RunMetrics, collect, play

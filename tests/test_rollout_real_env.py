@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tiny import tiny_model, tiny_tokenizer
+
 from toolstep.agents.base import Completion, SamplingParams
 from toolstep.envs import Source, ToolUseEnv, ToolUseVectorEnv
 from toolstep.envs.chat import ChatTemplate

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_rollout_types import episodes, make
+
 from toolstep.rollout import storage
 from toolstep.rollout.batch import RolloutBatch
 from toolstep.rollout.storage import (

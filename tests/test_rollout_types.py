@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from toolstep.envs.types import Source
 from toolstep.rollout.types import Trajectory, TrajectoryError
 

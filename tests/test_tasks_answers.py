@@ -8,6 +8,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from toolstep.envs.tasks.answers import (
     exact_value,
     is_exactly,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import pytest
+
 from toolstep.envs.tasks import (
     FunctionTasks,
     NoOracle,

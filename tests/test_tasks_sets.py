@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from toolstep.envs.tasks import Split, TaskError, TaskSet, example_messages, load_tasks, task_names
 from toolstep.envs.tasks.procedural import ProceduralTasks, slice_of
 from toolstep.envs.tools import Executor, resolve

@@ -8,6 +8,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from toolstep.envs.tasks import load_tasks
 from toolstep.envs.tasks.assistant import Kind, found_share
 from toolstep.envs.tasks.assistant_data import CURRENCIES, LANGUAGES, PHRASES, TIME_ZONES

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from toolstep.envs.tools import BoundCall, Executor, as_tool, tool
 from toolstep.envs.types import CallStatus, ToolCall, ToolResult
 

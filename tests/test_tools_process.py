@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import test_tools_worker_side as worker_side
 from test_tools_executor import bound, descriptors, message, threads
+
 from toolstep.envs.tools import Executor, tool
 from toolstep.envs.types import CallStatus
 

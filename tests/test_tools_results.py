@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
+
 from toolstep.envs.tools import NotJSONError, error_text, limit_result, to_text
 from toolstep.envs.tools.result import to_result
 from toolstep.envs.types import CallStatus, ToolResult

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import pytest
 import typing_extensions
 from pydantic import BaseModel, Field
+
 from toolstep.envs.tools import Tool, ToolSchemaError, as_tool, tool
 from toolstep.envs.tools.inline import MAX_REFERENCES, inline
 

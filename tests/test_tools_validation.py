@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel
 from shared import shared
+
 from toolstep.envs.tools import ArgumentError, BoundCall, Tool, as_tool, resolve
 from toolstep.envs.tools.check import check
 from toolstep.envs.tools.problems import MismatchError

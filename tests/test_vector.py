@@ -13,6 +13,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from toolstep.envs import ToolUseEnv, ToolUseVectorEnv
 
 MODES = list(AutoresetMode)
