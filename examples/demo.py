@@ -54,9 +54,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/demo"))
     args = parser.parse_args()
     start = time.perf_counter()
-    table = Table(title=f"{ENV}, level 1: {args.episodes} test episodes, {args.num_envs} rows, greedy")
-    for column in ("agent", "examples K", "success", "95% interval", "turns", "tool calls ok", "tokens/s", "seconds"):
-        table.add_column(column, justify="left" if column == "agent" else "right")
+    table = Table(
+        title=f"{ENV}, level 1: {args.episodes} test episodes, {args.num_envs} rows, greedy", title_justify="left"
+    )
+    for column in ("agent", "K", "success (95% interval)", "turns", "calls ok", "tokens/s", "s"):
+        table.add_column(column, justify="left" if column == "agent" else "right", no_wrap=True)
     for agent, shots in (("random", 0), ("oracle", 0), ("smollm2", 0), ("smollm2", args.shots)):
         job = play(agent, shots, args)
         s = job.summary
@@ -64,10 +66,9 @@ def main() -> None:
         table.add_row(
             agent,
             str(shots),
-            f"{s.success_rate:.3f}",
-            span(s.success_interval),
+            f"{s.success_rate:.3f} {span(s.success_interval)}",
             f"{s.turns:.2f}",
-            f"{s.calls.get('ok', 0)} of {sum(s.calls.values())}",
+            f"{s.calls.get('ok', 0)}/{sum(s.calls.values())}",
             f"{s.speed.tokens_per_second:,.0f}" if s.speed.tokens_per_second else "-",
             f"{s.speed.seconds:.1f}",
         )

@@ -66,7 +66,7 @@ def find_env(name: str) -> str:
     found = {_short(i): i for i in known}.get(_short(name))
     if found is not None:
         return found
-    raise UnknownEnv(f"unknown env {name!r}{_nearest(name, known)}; known envs: {', '.join(known)}")
+    raise UnknownEnv(f"unknown env {name!r}{_nearest(name, known)} Known envs: {', '.join(known)}")
 
 
 def make_agent_and_envs(settings: Settings) -> tuple[Any, Any]:
@@ -107,4 +107,4 @@ def _short(name: str) -> str:
 def _nearest(name: str, known: Sequence[str]) -> str:
     names = {_short(i): i for i in known}
     near = difflib.get_close_matches(_short(name), names, n=1, cutoff=0.5)
-    return f"; did you mean {names[near[0]]!r}?" if near else ""
+    return f"; did you mean {names[near[0]]!r}?" if near else "."

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
+    from toolstep.rollout.build import Settings
     from toolstep.rollout.jobs import Job
 
 INTERRUPTED = 130
@@ -125,6 +126,7 @@ def play(
 
 @app.command(name="eval")
 def evaluate_(
+    context: typer.Context,
     env: Env,
     agent: AgentName,
     num_envs: NumEnvs = 16,
@@ -148,31 +150,16 @@ def evaluate_(
 ) -> None:
     """Evaluate an agent: success and mean reward with 95% intervals, tool calls, stop reasons, throughput."""
     with one_line_errors():
-        from toolstep.rollout.build import Settings
         from toolstep.rollout.jobs import EvalJob
 
-        settings = Settings(
-            env=env,
-            agent=agent,
-            num_envs=num_envs,
-            seed=seed,
-            max_turns=max_turns,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            level=level,
-            shots=shots,
-            split=split.value,
-            device=device,
-            autoreset_mode=autoreset_mode.value,
-        )
+        settings = _settings(context)
         job = EvalJob(settings, episodes, out, overwrite=overwrite)
     _finish(job, as_json)
 
 
 @app.command()
 def rollout(
+    context: typer.Context,
     env: Env,
     agent: AgentName,
     out: Annotated[Path, typer.Option(help="*.npz: token-level batch; *.jsonl: one episode a line.")],
@@ -195,27 +182,21 @@ def rollout(
 ) -> None:
     """Collect groups of samples for training, as a token-level batch or as episodes."""
     with one_line_errors():
-        from toolstep.rollout.build import Settings
         from toolstep.rollout.jobs import RolloutJob
 
-        settings = Settings(
-            env=env,
-            agent=agent,
-            num_envs=num_envs,
-            seed=seed,
-            max_turns=max_turns,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            level=level,
-            shots=shots,
-            split=split.value,
-            device=device,
-            autoreset_mode=autoreset_mode.value,
-        )
+        settings = _settings(context)
         job = RolloutJob(settings, groups, group_size, out, overwrite=overwrite)
     _finish(job, as_json)
+
+
+def _settings(context: typer.Context) -> Settings:
+    """The options of the running command that decide how an env is played."""
+    from dataclasses import fields
+
+    from toolstep.rollout.build import Settings
+
+    given = {f.name: context.params[f.name] for f in fields(Settings)}
+    return Settings(**{k: v.value if isinstance(v, StrEnum) else v for k, v in given.items()})
 
 
 @contextmanager
