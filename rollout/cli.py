@@ -195,7 +195,7 @@ def _settings(context: typer.Context) -> Settings:
 
     from toolstep.rollout.build import Settings
 
-    given = {f.name: context.params[f.name] for f in fields(Settings)}
+    given: dict[str, Any] = {f.name: context.params[f.name] for f in fields(Settings)}
     return Settings(**{k: v.value if isinstance(v, StrEnum) else v for k, v in given.items()})
 
 
