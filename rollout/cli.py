@@ -195,8 +195,9 @@ def _settings(context: typer.Context) -> Settings:
 
     from toolstep.rollout.build import Settings
 
-    given: dict[str, Any] = {f.name: context.params[f.name] for f in fields(Settings)}
-    return Settings(**{k: v.value if isinstance(v, StrEnum) else v for k, v in given.items()})
+    given = {f.name: context.params[f.name] for f in fields(Settings)}
+    plain: dict[str, Any] = {k: v.value if isinstance(v, StrEnum) else v for k, v in given.items()}
+    return Settings(**plain)
 
 
 @contextmanager
