@@ -180,6 +180,11 @@ class DeltaWriter:
 
     # ------------------------------------------------------------------ parts of a turn
     @property
+    def writes_thoughts(self) -> bool:
+        """Whether the template writes a thought that it is given apart from the content (`reasoning_content`)."""
+        return self._thought_marks is not None
+
+    @property
     def thought_end(self) -> str:
         """What closes a thought: as the template writes it, else in the commonest form."""
         return self._thought_marks[1] if self._thought_marks else "\n</think>\n\n"

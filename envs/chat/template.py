@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from toolstep.envs.chat.encoder import ControlTokens, Encoder, encoder_for
 from toolstep.envs.chat.errors import ChatTemplateError, NoChatTemplate, UnsafeContent, UnsupportedTokenizer
 from toolstep.envs.chat.formats import ToolCallFormat
 from toolstep.envs.chat.formats.base import Finish
+from toolstep.envs.chat.history import Render, inline_thoughts, keeps_history, rewriting_roles
 from toolstep.envs.chat.marks import Marker
 from toolstep.envs.chat.native import answers, loose_text, marked_schemas, message_dicts
 from toolstep.envs.chat.probe import Support, probe
@@ -22,6 +24,7 @@ from toolstep.envs.chat.provenance import Written
 from toolstep.envs.chat.render import Renderer
 from toolstep.envs.chat.segment import Segment
 from toolstep.envs.chat.tokenizer import default_stop_tokens, load_tokenizer
+from toolstep.envs.chat.turns import PROBE_TOOLS
 from toolstep.envs.types import Message, Source, Turn
 
 Schemas = Sequence[Mapping[str, Any]]
@@ -116,7 +119,7 @@ class ChatTemplate:
         """The context in front of the first turn; every source is PROMPT."""
         if not messages:
             raise ValueError("a prompt needs at least one message")
-        written = self._written_prompt(messages, tools, {**self.template_kwargs, **kwargs})
+        written = self._written_prompt(self._worded(messages), tools, {**self.template_kwargs, **kwargs})
         ids, _ = self._encode(written)
         return Segment(written.text, ids, np.full(len(ids), Source.PROMPT, np.uint8), notes=written.notes)
 
@@ -191,6 +194,43 @@ class ChatTemplate:
         return self._segment(
             self._writer.close(base, calls, [dict(t) for t in tools], thought_open=thought_open, kwargs=merged)
         )
+
+    def keeps_history(
+        self,
+        history: Sequence[Message],
+        turn: Message,
+        new: Sequence[Message],
+        tools: Schemas,
+        *,
+        kwargs: Mapping[str, Any] = _NO_KWARGS,
+    ) -> bool:
+        """Whether the template, given `new` behind `turn`, still writes the past as the model saw it (`history.py`)."""
+        render = self._real_renderer(tools, {**self.template_kwargs, **kwargs})
+        return keeps_history(render, self._writer.header, history, turn, new)
+
+    @cached_property
+    def rewriting_roles(self) -> frozenset[str]:
+        """Roles of new messages ("user", "tool") at which this template may rewrite the past."""
+        render = self._real_renderer(PROBE_TOOLS if self.writes_tools else [], self.template_kwargs)
+        return rewriting_roles(render, self._writer.header, calls=self.writes_tools)
+
+    def _real_renderer(self, tools: Schemas, kwargs: Mapping[str, Any]) -> Render:
+        fallback = self._support.fallback
+
+        def render(messages: Sequence[Message], generation: bool) -> str:
+            worded = self._worded(messages)
+            if fallback is not None:
+                dicts = fallback.messages(worded, tools, Marker(plain=True))
+                return self._writer.render(dicts, generation=generation, kwargs=kwargs)
+            dicts = message_dicts(worded, Marker(plain=True), deep=False)
+            return self._writer.render(dicts, [dict(t) for t in tools], generation=generation, kwargs=kwargs)
+
+        return render
+
+    def _worded(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Thoughts as part of the content, where the template knows no other way to write them."""
+        apart = self.writes_tools and self._writer.writes_thoughts
+        return messages if apart else inline_thoughts(messages)
 
     def _written_prompt(self, messages: Sequence[Message], tools: Schemas, kwargs: Mapping[str, Any]) -> Written:
         fallback = self._support.fallback
