@@ -94,7 +94,11 @@ class Agent(Protocol):
 
 @runtime_checkable
 class TokenAgent(Agent, Protocol):
-    """An agent that samples token ids and tells their log-probabilities."""
+    """An agent that samples token ids and tells their log-probabilities.
+
+    For envs with history="rerender" it also needs `new_segment(row)`: the next observation of that row is its whole
+    context, the episode and its stream of samples go on.
+    """
 
     def start(self, row: int, seed: int) -> None:
         """Begin an episode in `row`: forget its context; `seed` alone decides what will be sampled in it."""

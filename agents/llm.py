@@ -93,6 +93,10 @@ class LLMAgent:
         """Begin an episode in `row`: forget its context; `seed` alone decides what will be sampled in it."""
         self.engine.start(row, seed)
 
+    def new_segment(self, row: int) -> None:
+        """The next observation of `row` is its whole context, not a delta; the episode and its samples go on."""
+        self.engine.new_segment(row)
+
     def release(self, row: int) -> None:
         """Forget `row` and give its memory to the next new one."""
         self.engine.release(row)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from toolstep.envs.types import EpisodeRecord, Message
 from toolstep.envs.views import View, make_view
 
 Reward = Callable[[EpisodeRecord], float]
+History = Literal["keep", "rerender", "error"]
 
 
 class EnvConfigError(ValueError):
@@ -68,6 +69,10 @@ class EnvConfig:
     chat_template, template_kwargs: the template's text where the tokenizer's own is not wanted, and its variables.
     split: "train" or "test"; no problem is in both.
     shots: that many solved example episodes stand before the task, the same for every row.
+    history: what happens where the template, given new messages, would write the past differently from what the model
+        saw (Qwen3 drops earlier thoughts when a user message arrives).  "keep": the context stays append-only;
+        "rerender": it begins anew with a full prompt, a new segment of the trajectory and a new training row; "error":
+        the episode ends with status "env_error".  `info["history_rewrites"]` counts such places in each case.
     thinking_ratio: probability that an episode opens a thought (template variables `open_thinking` and
         `enable_thinking`), drawn once from the episode's own generator; None leaves the template's default.
     reward: function or `Rubric` over the finished `EpisodeRecord`; None: the task set's score.
@@ -81,10 +86,10 @@ class EnvConfig:
     limits: Limits
     split: Split = "train"
     examples: tuple[Message, ...] = ()
+    history: History = "keep"
     thinking_ratio: float | None = None
     reward: Reward | Rubric | None = None
     strict: bool = False
-    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def create(
@@ -98,6 +103,7 @@ class EnvConfig:
         template_kwargs: Mapping[str, Any] | None = None,
         split: Split = "train",
         shots: int = 0,
+        history: History = "keep",
         thinking_ratio: float | None = None,
         reward: Reward | Rubric | None = None,
         strict: bool = False,
@@ -116,6 +122,8 @@ class EnvConfig:
             raise EnvConfigError(f'split must be "train" or "test", got {split!r}')
         if isinstance(shots, bool) or not isinstance(shots, int) or shots < 0:
             raise EnvConfigError(f"shots must be a whole number >= 0, got {shots!r}")
+        if history not in get_args(History):
+            raise EnvConfigError(f"history must be one of {get_args(History)}, got {history!r}")
         if thinking_ratio is not None and not 0 <= thinking_ratio <= 1:
             raise EnvConfigError(f"thinking_ratio must be in [0, 1] or None, got {thinking_ratio!r}")
         if isinstance(tools, (str, bytes)) or callable(tools):
@@ -137,6 +145,7 @@ class EnvConfig:
             limits=limits,
             split=split,
             examples=tuple(example_messages(task_set, shots)) if shots else (),
+            history=history,
             thinking_ratio=thinking_ratio,
             reward=reward,
             strict=strict,
@@ -155,7 +164,17 @@ def by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
 
 def _with_nearest(error: TypeError, options: Mapping[str, Any], limit_names: Sequence[str]) -> TypeError:
     """A mistyped keyword of the environment arrives here as an unknown option of the task set."""
-    known = [*limit_names, "tools", "view", "tokenizer", "chat_template", "template_kwargs", "split", "shots"]
+    known = [
+        *limit_names,
+        "tools",
+        "view",
+        "tokenizer",
+        "chat_template",
+        "template_kwargs",
+        "split",
+        "shots",
+        "history",
+    ]
     known += ["thinking_ratio", "reward", "strict", "render_mode", "autoreset_mode", "max_episode_steps"]
     for name in options:
         near = difflib.get_close_matches(name, known, n=1)

@@ -37,6 +37,10 @@ from toolstep.envs.views import Reading
 _EMPTY = Segment("", np.zeros(0, np.int64), np.zeros(0, np.uint8))
 
 
+class HistoryRewritten(ValueError):
+    """The chat template rewrites the past, and the env was told to refuse that (history="error")."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What one step of one row returns."""
@@ -72,7 +76,7 @@ class Episode:
         self.stop_reason: StopReason | None = None
         self.status = EpisodeStatus.OK
         self.score = 0.0
-        self.turns = self.sampled_tokens = self.context_tokens = 0
+        self.turns = self.sampled_tokens = self.context_tokens = self.history_rewrites = 0
         self.tool_seconds = self.template_seconds = 0.0
         self._task: Task | None = None
         self._tools: dict[str, Tool] = {}
@@ -195,9 +199,14 @@ class Episode:
         if self.stop_reason is None and any(r.terminate for r in results):
             self.stop_reason = StopReason.TOOL_ENDED
         new = self.messages[before + 1 :]
-        segment = self._delta(pending, replace(turn, calls=tuple(calls)), new)
+        new_segment = self._begins_segment(pending.history, self.messages[before], new)
+        if new_segment:
+            segment = self._timed(self.config.chat.prompt, self.messages, self.schemas, kwargs=self._kwargs)
+            self.context_tokens = len(segment.ids)
+        else:
+            segment = self._delta(pending, replace(turn, calls=tuple(calls)), new)
+            self.context_tokens += len(segment.ids)
         self._tail = segment.text[-256:]
-        self.context_tokens += len(segment.ids)
         if self.stop_reason is None:
             self.stop_reason = self._cut_short(reading)
         reward = float(sum(r.reward for r in results))
@@ -206,7 +215,7 @@ class Episode:
             reward += self._final_reward(terms)
         if not math.isfinite(reward):
             raise RewardError(f"task {self.task.id!r}: the reward of turn {self.turns} is {reward}")
-        info = self._info(segment, self.messages[before:], statuses, reading.cut, terms)
+        info = self._info(segment, self.messages[before:], statuses, reading.cut, terms, new_segment)
         return self._outcome(self.config.view.observe(segment, new), reward, info)
 
     def fail(self, error: Exception) -> Outcome:
@@ -243,6 +252,21 @@ class Episode:
             return None
         text = self.config.chat.write(self.config.tasks.oracle(self.record), prompt_tail=self._tail)
         return self.config.view.write(text)
+
+    def _begins_segment(self, history: Sequence[Message], turn: Message, new: Sequence[Message]) -> bool:
+        """Whether the context begins anew because the template would write the past differently now."""
+        chat = self.config.chat
+        if not any(m.role in chat.rewriting_roles for m in new):
+            return False
+        if chat.keeps_history(history, turn, new, self.schemas, kwargs=self._kwargs):
+            return False
+        self.history_rewrites += 1
+        if self.config.history == "error":
+            raise HistoryRewritten(
+                f"turn {self.turns}: the chat template would now write the past differently from what the model saw; "
+                'pass history="keep" to go on with an append-only context, or history="rerender" to begin it anew'
+            )
+        return self.config.history == "rerender"
 
     def _delta(self, pending: _Pending, turn: Turn, new: Sequence[Message]) -> Segment:
         chat, open_ = self.config.chat, pending.thought_open and pending.reading.stop is None
@@ -307,6 +331,7 @@ class Episode:
         statuses: Sequence[CallStatus] = (),
         cut: bool = False,
         terms: Mapping[str, float] | None = None,
+        new_segment: bool = False,
     ) -> dict[str, Any]:
         """One type for each key, for ever (a vector env batches them), and fresh objects at every call."""
         task = self._task
@@ -319,6 +344,9 @@ class Episode:
             "score": self.score,
             "success": self.score >= 1.0,
             "response_truncated": cut,
+            "history_policy": self.config.history,
+            "history_rewrites": self.history_rewrites,
+            "new_segment": new_segment,
             "call_statuses": [str(s) for s in statuses],
             "new_messages": [m.to_dict() for m in new],
             "sampled_tokens": self.sampled_tokens,

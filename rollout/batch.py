@@ -57,7 +57,10 @@ class ShiftedBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RolloutBatch:
-    """B token-level trajectories, right-padded to the longest of them, T.
+    """B rows of token ids, right-padded to the longest of them, T.
+
+    A row is a trajectory, or one of its segments where the env began a context anew; each segment carries its episode's
+    reward and advantage.
 
     input_ids: i64[B,T], `pad_id` behind each row's end.  attention_mask: bool[B,T], from the lengths alone
     (the pad id may well be a real token, such as eos).  action_mask: bool[B,T], True at the sampled ids of
@@ -111,40 +114,45 @@ class RolloutBatch:
         limit = max_length if max_length is not None else max(t.context for t in trajectories)
         if limit < 0:
             raise BatchError(f"RolloutBatch: max_length must be >= 0, got {limit}")
-        kept = [t for t in trajectories if overlong == "cut" or t.context <= limit]
+        # An episode is compared once, however many segments (rows) it has.
+        kept = [t for t in trajectories if overlong == "cut" or max(map(_length, t.segments)) <= limit]
+        episode_rewards = np.array([t.total_reward for t in kept], dtype=np.float32)
+        # An episode without a group is compared with nobody: each gets a number of its own, below all real ones.
+        groups = np.array([-1 - n if t.group_id is None else t.group_id for n, t in enumerate(kept)], int)
+        usable_episodes = np.array([t.status == OK for t in kept], dtype=np.bool_)
+        episode_advantages, counted = group_advantages(episode_rewards, groups, usable_episodes)
 
-        lengths = np.array([min(t.context, limit) for t in kept], dtype=np.int64)
-        shape = (len(kept), int(lengths.max(initial=0)))
+        rows = [(n, t, s) for n, t in enumerate(kept) for s in t.segments]
+        episode = np.array([n for n, _, _ in rows], dtype=np.int64)
+        usable = usable_episodes[episode]
+        full_lengths = np.array([_length(s) for _, _, s in rows], dtype=np.int64)
+        lengths = np.minimum(full_lengths, limit)
+        shape = (len(rows), int(lengths.max(initial=0)))
         input_ids = np.full(shape, pad_id, dtype=np.int64)
         action_mask = np.zeros(shape, dtype=np.bool_)
         old_logprobs = np.zeros(shape, dtype=np.float32)
-        usable = np.array([t.status == OK for t in kept], dtype=np.bool_)
-        for b, (t, n) in enumerate(zip(kept, lengths, strict=True)):
-            input_ids[b, :n] = t.token_ids[:n]
+        for b, ((_, t, s), n) in enumerate(zip(rows, lengths, strict=True)):
+            input_ids[b, :n] = t.token_ids[s][:n]
             if usable[b]:
-                action_mask[b, :n] = t.action_mask[:n]
-                old_logprobs[b, :n] = t.logprobs[:n]
-        rewards = np.array([t.total_reward for t in kept], dtype=np.float32)
-        # A row without a group is compared with nobody: each gets a number of its own, below all real ones.
-        groups = np.array([-1 - b if t.group_id is None else t.group_id for b, t in enumerate(kept)], int)
-        per_row, counted = group_advantages(rewards, groups, usable)
-        cut = np.array([t.context > limit for t in kept], dtype=np.bool_)
+                action_mask[b, :n] = t.action_mask[s][:n]
+                old_logprobs[b, :n] = t.logprobs[s][:n]
+        cut = full_lengths > limit
         return cls(
             input_ids=input_ids,
             attention_mask=np.arange(shape[1]) < lengths[:, None],
             action_mask=action_mask,
             old_logprobs=old_logprobs,
-            rewards=rewards,
-            advantages=np.where(action_mask, per_row[:, None], np.float32(0)),
-            group_ids=np.array([-1 if t.group_id is None else t.group_id for t in kept], dtype=np.int64),
+            rewards=episode_rewards[episode],
+            advantages=np.where(action_mask, episode_advantages[episode][:, None], np.float32(0)),
+            group_ids=np.array([-1 if t.group_id is None else t.group_id for _, t, _ in rows], dtype=np.int64),
             lengths=lengths,
             cut=cut,
             counts=BatchCounts(
                 *counted,
                 unusable_rows=int(np.count_nonzero(~usable)),
-                dropped_rows=len(trajectories) - len(kept),
+                dropped_rows=sum(len(t.segments) for t in trajectories) - len(rows),
                 cut_rows=int(np.count_nonzero(cut)),
-                rows_without_logprobs=sum(not t.has_logprobs for t in kept),
+                rows_without_logprobs=sum(not t.has_logprobs for _, t, _ in rows),
             ),
         )
 
@@ -188,6 +196,10 @@ def group_advantages(
         else:
             out[rows] = (members - members.mean()) / (members.std() + ADVANTAGE_EPSILON)
     return out.astype(np.float32), (groups, singles, flat)
+
+
+def _length(segment: slice) -> int:
+    return int(segment.stop - segment.start)
 
 
 def _check_prompts(trajectories: Sequence[Trajectory]) -> None:

@@ -203,6 +203,8 @@ class _Run:
             ends = bool(terminated[row]), bool(truncated[row])
             if self.live[row][1].step(observation, float(rewards[row]), *ends, info):
                 ended.append(row)
+            elif info.get("new_segment", False):
+                self.player.new_segment(row)
         return ended
 
     def unbatched(self, batch: Any) -> list[Any]:

@@ -41,6 +41,10 @@ class Player(ABC):
     def begin(self, row: int, seed: int) -> None:
         """An episode begins in `row`; `seed` decides the agent's samples."""
 
+    def new_segment(self, row: int) -> None:
+        """The row's next observation is its whole context.  Nothing to do for an agent that keeps none."""
+        return
+
     @abstractmethod
     def act(self, rows: Sequence[int], observation: Any) -> Turns:
         """One turn for each of `rows`; `observation` is the env's latest batch."""
@@ -70,6 +74,15 @@ class TokenPlayer(Player):
 
     def begin(self, row: int, seed: int) -> None:
         self._agent.start(row, seed)
+
+    def new_segment(self, row: int) -> None:
+        begin = getattr(self._agent, "new_segment", None)
+        if not callable(begin):
+            raise ValueError(
+                f"the env began the context of row {row} anew (history='rerender'), but {type(self._agent).__name__} "
+                "has no new_segment(row); use an env with history='keep'"
+            )
+        begin(row)
 
     def act(self, rows: Sequence[int], observation: Any) -> Turns:
         completions = self._agent.act(rows, [np.asarray(observation[r], dtype=np.int64) for r in rows])

@@ -30,6 +30,7 @@ class EpisodeRecorder:
         self._model_logprobs: list[NDArray[np.float32]] = []
         self._turns: list[NDArray[np.int32]] = []
         self._versions: list[NDArray[np.int32]] = []
+        self._segment_starts = [0]
         self._prompt_length = 0
         self._rewards: list[float] = []
         self._messages: list[dict[str, Any]] = []
@@ -70,6 +71,8 @@ class EpisodeRecorder:
     def step(self, observation: Any, reward: float, terminated: bool, truncated: bool, info: Mapping[str, Any]) -> bool:
         """What the env answered.  True if the episode is over."""
         self._rewards.append(float(reward))
+        if self._tokens and info.get("new_segment", False):
+            self._segment_starts.append(sum(a.size for a in self._ids))
         self._observe(observation, info)
         self._ended = (terminated, truncated)
         return terminated or truncated
@@ -88,6 +91,7 @@ class EpisodeRecorder:
             model_logprobs=_join(self._model_logprobs, np.float32),
             turn=_join(self._turns, np.int32),
             weight_versions=_join(self._versions, np.int32),
+            segment_starts=self._segment_starts,
             prompt_length=self._prompt_length,
             turn_rewards=rewards,
             terminated=terminated,
@@ -102,6 +106,7 @@ class EpisodeRecorder:
             metrics=self._metrics(source),
             tags=dict(info.get("tags", {})),
             error=str(info.get("error", "")),
+            history_policy=str(info.get("history_policy", "keep")),
         )
 
     def _metrics(self, source: NDArray[np.uint8]) -> dict[str, float]:
@@ -113,9 +118,10 @@ class EpisodeRecorder:
             "success": float(info.get("success", False)),
             # A text view has no ids to count, but its env may have a tokenizer to count with.
             "sampled_tokens": float(sampled if self._tokens else info.get("sampled_tokens", 0)),
-            "observed_tokens": float(source.size - self._prompt_length - sampled),
+            "observed_tokens": float(np.count_nonzero(source > Source.SAMPLED)),
             "context_tokens": float(source.size if self._tokens else info.get("context_tokens", 0)),
             "truncated_responses": float(self._truncated_responses),
+            "history_rewrites": float(info.get("history_rewrites", 0)),
         }
         out |= {f"calls/{status}": float(n) for status, n in sorted(self._calls.items())}
         out |= {f"reward/{k}": float(v) for k, v in info.get("reward_terms", {}).items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -60,9 +61,11 @@ class Trajectory:
     terminated, truncated: as gymnasium's; at least one is True.  stop_reason: `StopReason`, or the env's own
     word.
     status: "ok", or what failed that was not the agent's doing ("env_error", "agent_error").
-    messages: the conversation as OpenAI-style dicts.  metrics: numbers of this episode that depend on nothing
-        but it (no wall clock).  tags: what the task set groups its results by.  error: what failed, where
-        status says that something did.
+    messages: the conversation as OpenAI-style dicts.  metrics: numbers of this episode that depend on nothing but it
+        (no wall clock).  tags: what the task set groups its results by.  error: what failed, where status says that
+        something did.
+    history_policy: what the env does where the chat template would rewrite the past (see `EnvConfig.history`).
+    segment_starts: where each context begins, [0] unless the env began it anew.
 
     An episode in a view without token ids (text) has T == 0 and is told by its messages and rewards alone.
     Every contradiction is refused on construction with a `TrajectoryError` that names the field.
@@ -88,6 +91,8 @@ class Trajectory:
     metrics: dict[str, float] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     error: str = ""
+    history_policy: str = "keep"
+    segment_starts: list[int] = field(default_factory=lambda: [0])
 
     def __post_init__(self) -> None:
         for name, dtype in _ARRAYS.items():
@@ -119,6 +124,7 @@ class Trajectory:
         self._refuse("weight_versions", (self.weight_versions != -1) & ~mask, "must be -1 where not sampled")
         self._refuse("token_ids", self.token_ids < 0, "must not be negative")
         self._check_turns(mask)
+        self._check_segments()
         if not (self.terminated or self.truncated):
             raise TrajectoryError("Trajectory: one of terminated and truncated must be True, both are False")
         if self.group_id is not None and self.group_id < 0:
@@ -148,6 +154,21 @@ class Trajectory:
         after_action[1:] = same_turn & mask[:-1] & ~mask[1:]
         self._refuse("source", after_action, "is an observation after the sampled ids of its own turn")
 
+    def _check_segments(self) -> None:
+        starts = self.segment_starts
+        if starts[:1] != [0] or any(b <= a for a, b in pairwise(starts)) or starts[-1] > len(self.token_ids):
+            raise TrajectoryError(
+                f"Trajectory.segment_starts must begin with 0 and go up to at most {len(self.token_ids)}, got {starts}"
+            )
+
+    @property
+    def segments(self) -> list[slice]:
+        """Where each context lies in the record: one slice, and one more for each time that the env began it anew.
+
+        A segment is a training row of its own: its first ids are a whole prompt.
+        """
+        return [slice(a, b) for a, b in zip(self.segment_starts, [*self.segment_starts[1:], len(self.token_ids)])]
+
     @property
     def turns(self) -> int:
         """Env steps taken."""
@@ -166,7 +187,7 @@ class Trajectory:
     @property
     def observed(self) -> int:
         """Ids that the env appended after the prompt: results, user messages, the template around them."""
-        return self.context - self.prompt_length - self.sampled
+        return int(np.count_nonzero(self.source > _SAMPLED))
 
     @property
     def context(self) -> int:

@@ -117,6 +117,10 @@ class Engine:
             )
         state.ids.extend(array)
 
+    def new_segment(self, row: int) -> None:
+        """Empty the row's context within its episode: the random numbers and the penalised ids go on."""
+        self._row(row).new_segment()
+
     def rewind(self, row: int, length: int) -> None:
         """Take back all ids behind the first `length` of the row's context (of an `extend` that came to nothing)."""
         state = self._row(row)

@@ -58,11 +58,15 @@ class Row:
         self.uniforms = uniform_stream(self.seed)
 
     def restart(self, seed: int) -> None:
-        """Begin an episode; the cells of the last one stay until something is written over them."""
+        """Begin an episode."""
+        self.new_segment()
+        self.seed, self.uniforms, self.sampled = seed, uniform_stream(seed), []
+
+    def new_segment(self) -> None:
+        """Empty the context; the cells of the last one stay until something is written over them."""
         if self.stale is None:
             self.stale = self.ids.view()[: self.fed].copy()
-        self.seed, self.uniforms = seed, uniform_stream(seed)
-        self.ids, self.sampled = TokenBuffer(), []
+        self.ids = TokenBuffer()
 
     @property
     def cells(self) -> NDArray[np.int32]:
