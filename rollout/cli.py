@@ -189,6 +189,42 @@ def rollout(
     _finish(job, as_json)
 
 
+@app.command()
+def audit(
+    model: Annotated[str, typer.Argument(help="smollm2, a folder with a tokenizer, a *.gguf file, or a hub id.")],
+    chat_template: Annotated[
+        Path | None, typer.Option("--chat-template", help="File with another template than the model's own.")
+    ] = None,
+    tool_call_format: Annotated[
+        str | None, typer.Option("--tool-call-format", help="How calls are written; default: found by rendering one.")
+    ] = None,
+    stop_token: Annotated[
+        list[str] | None, typer.Option("--stop-token", help="Where generation stops; may be given more than once.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a model's chat template: is each observation delta what the template itself would write?
+
+    Exit code 0: all exact, or by a named policy; 1: something is wrong; 2: the template can't be used.
+    """
+    with one_line_errors():
+        import time
+
+        from toolstep.envs.chat.audit import audit_template
+        from toolstep.rollout.audit_view import document, print_audit
+        from toolstep.rollout.console import print_json
+
+        start = time.perf_counter()
+        text = None if chat_template is None else chat_template.read_text(encoding="utf-8")
+        done = audit_template(
+            model, chat_template=text, stop_tokens=stop_token or None, tool_call_format=tool_call_format
+        )
+        seconds = time.perf_counter() - start
+        print_json(document(done, seconds)) if as_json else print_audit(done, seconds)
+    if not done.ok:
+        raise typer.Exit(FAILED)
+
+
 def _settings(context: typer.Context) -> Settings:
     """The options of the running command that decide how an env is played."""
     from dataclasses import fields

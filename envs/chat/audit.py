@@ -1,0 +1,346 @@
+"""`audit_template`: is the context that an episode builds what the template itself would write?
+
+Run it on every new model before training on it.  Each scenario is played through `ChatTemplate` and, by
+`chat/audit_truth.py`, as a rendering of the real conversation; the two are compared as text and as ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from toolstep.envs.chat import builtin
+from toolstep.envs.chat.audit_scenarios import PLACE, SYSTEM, TOOLS, Scenario, said, scenarios, worded
+from toolstep.envs.chat.audit_truth import Boundary, Truth
+from toolstep.envs.chat.encoder import ControlTokens, Encoder, encoder_for
+from toolstep.envs.chat.errors import ChatTemplateError, TurnNotWritten
+from toolstep.envs.chat.render import Renderer
+from toolstep.envs.chat.segment import Segment
+from toolstep.envs.chat.template import ChatTemplate
+from toolstep.envs.chat.tokenizer import _from_generation_config, load_tokenizer
+from toolstep.envs.types import Message, Turn
+
+Status = Literal["exact", "policy", "refused", "n/a", "wrong"]
+_STATUSES: tuple[Status, ...] = get_args(Status)
+_CONTEXT = 40  # characters shown on either side of a difference
+_THOUGHT_END = "\n</think>\n\n"  # where a template writes no thoughts
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first place at which a text is not what the template writes.
+
+    at: characters from the start of the text.  expected, found: what stands there, with what precedes it.
+    """
+
+    at: int
+    expected: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What became of one scenario.
+
+    status: "exact", as the template writes the real conversation, in text and in ids; "policy", the delta is
+        right, and `policy` names the rule by which the context differs from a new rendering; "refused", an
+        error was raised instead of a wrong text (`policy` is the error's name, `detail` its message); "n/a", the
+        case cannot arise (there is no second stop token); "wrong".
+    """
+
+    scenario: str
+    title: str
+    status: Status
+    policy: str = ""
+    detail: str = ""
+    difference: Difference | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the template is like.
+
+    native_tools: the template writes tools itself; False: tools are text in the system message (the fallback).
+    stop_source: where the stop tokens were found.  rewrites: what the template does to the past when a "tool" or
+    a "user" message arrives: "thoughts dropped", "system prompt dropped", "prompt rewritten".  injection_safe:
+    text of tools, users and tasks never became a control token; None without a tokenizer.
+    """
+
+    native_tools: bool
+    tool_call_format: str
+    stop_tokens: tuple[str, ...]
+    stop_source: str
+    system_role: bool
+    writes_thoughts: bool
+    rewrites: Mapping[str, tuple[str, ...]]
+    injection_safe: bool | None
+    vocabulary: int
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The outcome for one template and tokenizer; `to_dict` is plain JSON data."""
+
+    name: str
+    facts: Facts
+    checks: tuple[Check, ...] = field(default_factory=tuple)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many scenarios have each status; their sum is the number of scenarios."""
+        return {s: sum(c.status == s for c in self.checks) for s in _STATUSES}
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong.  A refusal isn't: an error is raised in place of a wrong context."""
+        return not self.counts["wrong"]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "ok": self.ok, "counts": self.counts, **asdict(self)}
+
+
+def audit_template(
+    tokenizer: Any = None,
+    *,
+    chat_template: str | Mapping[str, str] | None = None,
+    stop_tokens: Collection[str | int] | None = None,
+    tool_call_format: str | None = None,
+    template_kwargs: Mapping[str, Any] | None = None,
+) -> Audit:
+    """Play all scenarios of `audit_scenarios` with a tokenizer's template; the arguments are `ChatTemplate`'s.
+
+    Raises:
+        ChatTemplateError: the template cannot be used at all; the message says what to do.
+    """
+    clock = datetime.now()
+    name = tokenizer if isinstance(tokenizer, str) else str(getattr(tokenizer, "name_or_path", "") or "")
+    loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
+    chat = ChatTemplate(
+        loaded,
+        chat_template=chat_template,
+        stop_tokens=stop_tokens,
+        tool_call_format=tool_call_format,
+        template_kwargs=template_kwargs,
+        clock=clock,
+    )
+    text = chat_template or getattr(loaded, "chat_template", None) or builtin.CHATML_HERMES
+    variables = dict(loaded.special_tokens_map) if loaded is not None else {}
+    source = "given" if stop_tokens is not None else _stop_source(loaded)
+    auditor = _Auditor(chat, Renderer(text, variables, clock=clock), text)
+    checks = tuple(auditor.check(s) for s in scenarios(auditor.hostile))
+    return Audit(name or type(tokenizer).__name__, auditor.facts(checks, source), checks)
+
+
+class _Auditor:
+    def __init__(self, chat: ChatTemplate, render: Renderer, text: str | Mapping[str, str]):
+        self.chat = chat
+        self.encoder: Encoder | None = None if chat.tokenizer is None else encoder_for(chat.tokenizer)
+        added = builtin.SPECIAL_TOKENS if self.encoder is None else self.encoder.added.texts
+        tokens = ControlTokens([*added, *chat.stop_tokens])
+        self.truth = Truth(render, chat._support.fallback, tokens, chat.stop_tokens, chat.template_kwargs, chat.write)
+        whole = text if isinstance(text, str) else "".join(text.values())
+        used = sorted(t for t in tokens.texts if t in whole or t in chat.stop_tokens)
+        given = self.truth.text(self.truth.opening, generation=True)
+        frame = min(chat.stop_tokens) + "\n" + given[len(given.rstrip()) - 24 :]
+        halves = [*(t[: len(t) // 2] for t in used[:5]), *(t[1:] for t in used[:5])]
+        self.hostile = " ".join([*used, frame, *halves])
+        self._rewrites: dict[str, set[str]] = {"tool": set(), "user": set()}
+
+    def check(self, s: Scenario) -> Check:
+        """Play one scenario."""
+        history = [*self.truth.opening, *s.before]
+        try:
+            if s.kind == "prompt":
+                return self._prompt(s, [*history[:-1], *(s.new or history[-1:])])
+            if s.kind == "close":
+                return self._close(s, history)
+            return self._delta(s, history)
+        except ChatTemplateError as e:
+            return Check(s.name, s.title, "refused", type(e).__name__, " ".join(str(e).split()))
+
+    def _prompt(self, s: Scenario, messages: Sequence[Message]) -> Check:
+        segment = self.chat.prompt(messages, TOOLS)
+        expected = self.truth.text(messages, generation=True)
+        harmless = None
+        if s.hostile:
+            harmless = self.chat.prompt([*messages[:-1], *worded(s.new, lambda i: "x")], TOOLS)
+        return self._verdict(s, segment, expected, expected, harmless)
+
+    def _close(self, s: Scenario, history: Sequence[Message]) -> Check:
+        turn = s.turn or Turn("")
+        segment = self.chat.close(history, turn, TOOLS, thought_open=s.thought_open)
+        expected = self.truth.close(history, _answer(turn))
+        if s.thought_open:
+            expected = (self.truth.thought_end() or _THOUGHT_END) + expected
+        if segment.inserted != segment.text:
+            return Check(s.name, s.title, "wrong", detail=f"only {segment.inserted!r} of {segment.text!r} is reported")
+        return self._verdict(s, segment, expected, None, None)
+
+    def _delta(self, s: Scenario, history: Sequence[Message]) -> Check:
+        turn = s.turn or Turn("")
+        shown, real, end, policy, detail = self._real(history, turn, s.new)
+        natural = end.close or min(self.chat.stop_tokens)
+        stop = {"stop": natural if natural in self.chat.stop_tokens else min(self.chat.stop_tokens), "none": None}.get(
+            s.ended
+        )
+        if s.ended == "other":
+            stop = min((t for t in self.chat.stop_tokens if t != end.close), default=None)
+            if stop is None:
+                return Check(s.name, s.title, "n/a", detail="there is only one stop token")
+        segment = self.chat.delta(history, turn, s.new, TOOLS, stop=stop)
+        expected = _after(real, end, stop)
+        if expected is None:
+            return Check(s.name, s.title, "wrong", detail="the template writes the turn differently for this content")
+        inserted = end.close if stop is None else ""
+        if segment.inserted != inserted:
+            return Check(
+                s.name, s.title, "wrong", detail=f"the close {inserted!r} is due, {segment.inserted!r} is reported"
+            )
+        harmless = None
+        if s.hostile:
+            words = worded(s.new, lambda i: "x")
+            harmless = self.chat.delta(history, turn, words, TOOLS, stop=stop)
+        lost = self._lost(history, turn, shown, s.new, real)
+        if lost:
+            role = "user" if s.new[-1].role == "user" else "tool"
+            self._rewrites[role].update(lost)
+            policy, detail = (
+                "keep",
+                f"{' and '.join(lost)} by the template here; an append-only context keeps what was there",
+            )
+        check = self._verdict(s, segment, expected, real, harmless)
+        return (
+            replace(check, status="policy", policy=policy, detail=detail)
+            if policy and check.status == "exact"
+            else check
+        )
+
+    def _real(
+        self, history: Sequence[Message], turn: Turn, new: Sequence[Message]
+    ) -> tuple[Turn, str, Boundary, str, str]:
+        """(turn as the template can write it, real conversation, end of the turn in it, policy, its reason)."""
+        ways = [(turn, "", "")]
+        if turn.calls and turn.content:
+            reason = "the template does not write text before calls in this place; the context keeps what was sampled"
+            ways.append((replace(turn, content=""), "keep", reason))
+        if len(turn.calls) > 1:
+            first = replace(turn.calls[0], parsed={"city": PLACE})
+            reason = "the template takes one call a turn; this is what it writes after a turn that makes the first"
+            ways.append((replace(turn, calls=(first,)), "one call", reason))
+        error: ChatTemplateError | None = None
+        for shown, policy, reason in ways:
+            try:
+                real = self.truth.text([*history, said(shown), *new], generation=True)
+                end = self.truth.boundary(history, shown, new)
+            except ChatTemplateError as e:
+                error = error or e
+                continue
+            if not shown.content or not shown.calls or shown.content not in real[len(end.front) :]:
+                return shown, real, end, policy, reason
+        self.chat.delta(history, turn, new, TOOLS, stop=None)  # its refusal says more
+        raise error or TurnNotWritten("the template does not write this turn")
+
+    def _lost(
+        self, history: Sequence[Message], turn: Turn, shown: Turn, new: Sequence[Message], real: str
+    ) -> list[str]:
+        """What the template no longer writes of the context once `new` has arrived."""
+        given = self.truth.text(history, generation=True)
+        word = history[-1].content.strip()
+        end = given.rfind(word) + len(word)
+        out = []
+        if turn.reasoning:
+            alone = self.truth.text([*history, said(shown)])
+            if turn.reasoning in alone and turn.reasoning not in real:
+                out.append("thoughts dropped")
+        if real[:end] != given[:end]:
+            gone = history[0].role == "system" and history[0].content not in real
+            out.append("system prompt dropped" if gone else "prompt rewritten")
+        return out
+
+    def _verdict(
+        self, s: Scenario, segment: Segment, expected: str, whole: str | None, harmless: Segment | None
+    ) -> Check:
+        """Compare a segment with what the template writes there, and with the ids of the whole rendering."""
+        check = Check(s.name, s.title, "exact", notes=segment.notes)
+        if segment.text != expected:
+            if harmless is None or not segment.notes:
+                return replace(
+                    check, status="wrong", detail="the text differs", difference=_difference(expected, segment.text)
+                )
+            check = replace(check, status="policy", policy="neutral form", detail=segment.notes[-1])
+        if self.encoder is None:
+            return check
+        if harmless is not None:
+            got, want = self._control(segment), self._control(harmless)
+            if got != want:
+                return replace(
+                    check, status="wrong", detail="content became control tokens", difference=_difference(want, got)
+                )
+            return check
+        ids = self.chat.tokenizer.encode(expected if whole is None else whole, add_special_tokens=False)
+        tail = np.asarray(ids[max(len(ids) - len(segment.ids), 0) :], np.int64)
+        if len(tail) != len(segment.ids) or not np.array_equal(tail, segment.ids):
+            first = next(
+                (i for i, (a, b) in enumerate(zip(tail, segment.ids)) if a != b), min(len(tail), len(segment.ids))
+            )
+            near = [self.chat.decode(x[max(first - 4, 0) : first + 4]) for x in (tail, segment.ids)]
+            return replace(check, status="wrong", detail="the ids differ", difference=Difference(first, *near))
+        return check
+
+    def _control(self, segment: Segment) -> str:
+        """The control tokens of a segment, one behind the other."""
+        assert self.encoder is not None
+        return " ".join(self.chat.decode([i]) for i in segment.ids.tolist() if i in self.encoder.control_ids)
+
+    def facts(self, checks: Sequence[Check], source: str) -> Facts:
+        safe = all(c.status != "wrong" for c in checks if c.scenario.startswith("hostile"))
+        chat = self.chat
+        return Facts(
+            native_tools=chat.writes_tools,
+            tool_call_format=chat.tool_call_format.name,
+            stop_tokens=tuple(sorted(chat.stop_tokens)),
+            stop_source=source,
+            system_role=self.truth.opening[0] == SYSTEM,
+            writes_thoughts=self.truth.thought_end() is not None,
+            rewrites={k: tuple(sorted(v)) for k, v in self._rewrites.items()},
+            injection_safe=safe if self.encoder is not None else None,
+            vocabulary=chat.vocabulary,
+        )
+
+
+def _stop_source(tokenizer: Any) -> str:
+    """Which of the places that `default_stop_tokens` looks at has named the stop tokens."""
+    if tokenizer is None:
+        return "built-in template"
+    if getattr(tokenizer, "init_kwargs", {}).get("stop_tokens"):
+        return "model file"
+    if _from_generation_config(str(getattr(tokenizer, "name_or_path", "") or ""), tokenizer):
+        return "generation_config.json"
+    return "the tokenizer's eos_token"
+
+
+def _answer(turn: Turn) -> Turn:
+    """A plain turn whose end can be looked up; what closes it closes a turn cut inside a thought as well."""
+    return turn if PLACE in turn.content else Turn(f"It is sunny in {PLACE}")
+
+
+def _after(real: str, end: Boundary, stop: str | None) -> str | None:
+    """What follows a sample that ended with `stop` (None: with no stop token)."""
+    if not real.startswith(end.front):
+        return None
+    rest = real[len(end.front) :]
+    if stop is None or not rest.startswith(end.close):
+        return rest
+    # A stop token that the template writes only where something follows opens that: it stays in the delta.
+    return rest[len(end.close) :] if stop == end.close or end.also_last else rest
+
+
+def _difference(expected: str, found: str) -> Difference:
+    at = next((i for i, (a, b) in enumerate(zip(expected, found)) if a != b), min(len(expected), len(found)))
+    near = slice(max(at - _CONTEXT, 0), at + _CONTEXT)
+    return Difference(at, expected[near], found[near])

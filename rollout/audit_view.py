@@ -1,0 +1,68 @@
+"""What `toolstep audit` shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from toolstep.envs.chat.audit import Audit, Check, Facts
+from toolstep.rollout.console import pairs
+
+_COLOURS = {"exact": "green", "policy": "yellow", "refused": "cyan", "n/a": "dim", "wrong": "bold red"}
+_TOOLS = {
+    True: "the template's own",
+    False: "none in the template: tools are described in the system message, results are user messages",
+}
+_SAFE = {
+    True: "yes: no content became a control token",
+    False: "NO: content became control tokens",
+    None: "no tokenizer",
+}
+
+
+def document(audit: Audit, seconds: float) -> dict[str, Any]:
+    """The JSON document: the audit and how long it took."""
+    return {**audit.to_dict(), "seconds": round(seconds, 3)}
+
+
+def print_audit(audit: Audit, seconds: float) -> None:
+    """Facts, one line for each scenario, and the verdict."""
+    console = Console()
+    console.print(pairs(audit.name, _facts(audit.facts)))
+    table = Table(
+        "scenario", "outcome", "what to know", title="Observation deltas against the template", title_justify="left"
+    )
+    for check in audit.checks:
+        outcome = check.status if check.status != "policy" else f"policy: {check.policy}"
+        table.add_row(escape(check.title), f"[{_COLOURS[check.status]}]{escape(outcome)}[/]", escape(_remark(check)))
+    console.print(table)
+    counted = ", ".join(f"{n} {status}" for status, n in audit.counts.items() if n)
+    verdict = "nothing is wrong" if audit.ok else "do not train on this template as it is"
+    console.print(f"{counted} of {len(audit.checks)} scenarios in {seconds:.1f} s: {verdict}", highlight=False)
+
+
+def _facts(facts: Facts) -> list[tuple[str, str]]:
+    past = [f"{', '.join(v)} when a {role} message arrives" for role, v in facts.rewrites.items() if v]
+    return [
+        ("tools", _TOOLS[facts.native_tools]),
+        ("tool-call format", facts.tool_call_format),
+        ("stop tokens", f"{' '.join(facts.stop_tokens)}  (from: {facts.stop_source})"),
+        ("system message", "yes" if facts.system_role else "no: its text opens the first user message"),
+        ("thoughts", "written" if facts.writes_thoughts else "not written by the template"),
+        ("past", "; ".join(past) or "kept as it was"),
+        ("injection safe", _SAFE[facts.injection_safe]),
+        ("vocabulary", f"{facts.vocabulary:,}" if facts.vocabulary else "text only"),
+    ]
+
+
+def _remark(check: Check) -> str:
+    parts = [check.detail, *check.notes]
+    if check.status == "refused":
+        parts.insert(0, check.policy + ":")
+    if check.difference is not None:
+        d = check.difference
+        parts.append(f"at {d.at}: expected {d.expected!r}, found {d.found!r}")
+    return " ".join(p for p in parts if p)
