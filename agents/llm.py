@@ -71,8 +71,9 @@ class LLMAgent:
 
     @property
     def env_kwargs(self) -> Mapping[str, Any]:
-        """The env shows and takes token ids of the agent's own tokenizer."""
-        return {"view": "tokens"} if self.tokenizer is None else {"view": "tokens", "tokenizer": self.tokenizer}
+        """The env shows and takes ids of the agent's own tokenizer, and ends an episode that fills its context."""
+        out: dict[str, Any] = {"view": "tokens", "max_context": self.max_context}
+        return out if self.tokenizer is None else {**out, "tokenizer": self.tokenizer}
 
     @property
     def weight_version(self) -> int:

@@ -280,10 +280,10 @@ class Episode:
 
     def _cut_short(self, reading: Reading) -> StopReason | None:
         limits = self.config.limits
+        if limits.max_context is not None and self.context_tokens >= limits.max_context:
+            return StopReason.CONTEXT  # also where that is what cut the turn
         if reading.cut:
             return StopReason.CUT_TURN
-        if limits.max_context is not None and self.context_tokens >= limits.max_context:
-            return StopReason.CONTEXT
         if limits.max_tokens is not None and self.sampled_tokens >= limits.max_tokens:
             return StopReason.MAX_TOKENS
         if limits.max_turns is not None and self.turns >= limits.max_turns:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import time
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolstep.envs import EpisodeRecord, Message, ToolResult, ToolUseEnv
+from toolstep.envs import EpisodeRecord, Message, Source, ToolResult, ToolUseEnv
 from toolstep.envs.tasks import TaskSet
 from toolstep.envs.tools import tool
 
@@ -184,6 +185,56 @@ def test_running_out_of_turns_truncates_and_still_shows_the_results() -> None:
     assert (terminated, truncated, info["stop_reason"]) == (False, True, "max_turns")
     assert "42" in obs
     env.close()
+
+
+def test_a_full_context_truncates_and_says_so(tokenizer: Any) -> None:
+    env = ToolUseEnv(TASKS, [add], view="tokens", tokenizer=tokenizer, max_turns=None)
+    prompt, info = env.reset(seed=0)
+    assert info["context_tokens"] == len(prompt)
+    for room, actions, reasons in (
+        (0, ["5"], ["context"]),  # the prompt alone fills it: the turn is not even read
+        (1, ["5"], ["answered"]),
+        (40, [call("add", a=1)], ["context"]),  # the turn and its result do
+        (400, [call("add", a=1), "5"], ["", "answered"]),
+    ):
+        env = ToolUseEnv(TASKS, [add], view="tokens", tokenizer=tokenizer, max_context=len(prompt) + room)
+        env.reset(seed=0)
+        got = [env.step(env.config.chat.encode_turn(a))[4]["stop_reason"] for a in actions]
+        assert got == reasons, room
+    env = ToolUseEnv(TASKS, [add], view="tokens", tokenizer=tokenizer, max_context=len(prompt) + 3)
+    env.reset(seed=0)
+    cut = env.config.chat.encode_turn("It is")[:3]
+    assert env.step(cut)[4]["stop_reason"] == "context"
+
+
+def test_sampled_tokens_are_budgeted(tokenizer: Any) -> None:
+    env = ToolUseEnv(TASKS, [add], view="tokens", tokenizer=tokenizer, max_tokens=60)
+    env.reset(seed=0)
+    action = env.config.chat.encode_turn(call("add", a=1))
+    steps = [env.step(action)]
+    while not (steps[-1][2] or steps[-1][3]):
+        steps.append(env.step(action))
+    assert steps[-1][4]["stop_reason"] == "max_tokens"
+    assert steps[-1][4]["sampled_tokens"] == len(steps) * len(action) >= 60 > (len(steps) - 1) * len(action)
+
+
+def test_a_cut_turn_is_closed_and_its_calls_are_not_run(tokenizer: Any) -> None:
+    ran: list[int] = []
+
+    def note(a: int) -> int:
+        """Note."""
+        ran.append(a)
+        return a
+
+    env = ToolUseEnv(TASKS, [note], view="tokens", tokenizer=tokenizer)
+    env.reset(seed=0)
+    action = env.config.chat.encode_turn(call("note", a=1) + "and then")[:-1]
+    obs, _, terminated, truncated, info = env.step(action)
+    assert (terminated, truncated, info["stop_reason"], info["response_truncated"]) == (False, True, "cut_turn", True)
+    assert ran == []
+    assert info["call_statuses"] == ["truncated"]
+    assert env.config.chat.decode(obs) == "<|im_end|>"
+    assert info["sources"] == bytes([Source.SCAFFOLD])
 
 
 def test_wall_clock_truncates() -> None:

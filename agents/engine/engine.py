@@ -139,8 +139,8 @@ class Engine:
         sampling: for all rows, or one for each (that is how rows get limits of their own).
         stop_ids: a turn ends after one of these; the id is part of the turn.
 
-        finish_reason: "stop"; "length" where `max_new_tokens` or the context is used up (0 tokens are legal);
-        "abort" with no tokens where the context is already longer than `max_context`, or empty.
+        finish_reason: "stop"; "length" where `max_new_tokens` or the context is used up (0 tokens are legal: the
+        context may be longer than `max_context` already); "abort" with no tokens where the context is empty.
         A failure (not-finite logits, an interrupt) leaves every row as it was before the call.
         """
         params = [sampling] * len(rows) if isinstance(sampling, SamplingParams) else list(sampling)
@@ -199,9 +199,8 @@ class Engine:
 
     def _job(self, row: int, params: SamplingParams, stop: frozenset[int]) -> Job:
         state = self._row(row)
-        room = self.max_context - len(state.ids)
-        lost = room < 0 or not len(state.ids)
-        budget = 0 if lost else min(params.max_new_tokens, room)
+        lost = not len(state.ids)
+        budget = 0 if lost else max(0, min(params.max_new_tokens, self.max_context - len(state.ids)))
         return Job(
             row, state, replace(params, max_new_tokens=0), budget, stop, [], [], [], "abort" if lost else "length"
         )
