@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from toolstep.envs.chat.audit import Audit, Check, Facts
+from toolstep.envs.chat.audit_report import Audit, Check, Facts
 from toolstep.rollout.console import pairs
 
 _COLOURS = {"exact": "green", "policy": "yellow", "refused": "cyan", "n/a": "dim", "wrong": "bold red"}

@@ -7,13 +7,14 @@ Run it on every new model before training on it.  Each scenario is played throug
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
 from toolstep.envs.chat import builtin
+from toolstep.envs.chat.audit_report import Audit, Check, Difference, Facts, first_difference
 from toolstep.envs.chat.audit_scenarios import PLACE, SYSTEM, TOOLS, Scenario, said, scenarios, worded
 from toolstep.envs.chat.audit_truth import Boundary, Truth
 from toolstep.envs.chat.encoder import ControlTokens, Encoder, encoder_for
@@ -24,84 +25,7 @@ from toolstep.envs.chat.template import ChatTemplate
 from toolstep.envs.chat.tokenizer import _from_generation_config, load_tokenizer
 from toolstep.envs.types import Message, Turn
 
-Status = Literal["exact", "policy", "refused", "n/a", "wrong"]
-_STATUSES: tuple[Status, ...] = get_args(Status)
-_CONTEXT = 40  # characters shown on either side of a difference
 _THOUGHT_END = "\n</think>\n\n"  # where a template writes no thoughts
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The first place at which a text is not what the template writes.
-
-    at: characters from the start of the text.  expected, found: what stands there, with what precedes it.
-    """
-
-    at: int
-    expected: str
-    found: str
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """What became of one scenario.
-
-    status: "exact", as the template writes the real conversation, in text and in ids; "policy", the delta is
-        right, and `policy` names the rule by which the context differs from a new rendering; "refused", an
-        error was raised instead of a wrong text (`policy` is the error's name, `detail` its message); "n/a", the
-        case cannot arise (there is no second stop token); "wrong".
-    """
-
-    scenario: str
-    title: str
-    status: Status
-    policy: str = ""
-    detail: str = ""
-    difference: Difference | None = None
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What the template is like.
-
-    native_tools: the template writes tools itself; False: tools are text in the system message (the fallback).
-    stop_source: where the stop tokens were found.  rewrites: what the template does to the past when a "tool" or
-    a "user" message arrives: "thoughts dropped", "system prompt dropped", "prompt rewritten".  injection_safe:
-    text of tools, users and tasks never became a control token; None without a tokenizer.
-    """
-
-    native_tools: bool
-    tool_call_format: str
-    stop_tokens: tuple[str, ...]
-    stop_source: str
-    system_role: bool
-    writes_thoughts: bool
-    rewrites: Mapping[str, tuple[str, ...]]
-    injection_safe: bool | None
-    vocabulary: int
-
-
-@dataclass(frozen=True, slots=True)
-class Audit:
-    """The outcome for one template and tokenizer; `to_dict` is plain JSON data."""
-
-    name: str
-    facts: Facts
-    checks: tuple[Check, ...] = field(default_factory=tuple)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How many scenarios have each status; their sum is the number of scenarios."""
-        return {s: sum(c.status == s for c in self.checks) for s in _STATUSES}
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is wrong.  A refusal isn't: an error is raised in place of a wrong context."""
-        return not self.counts["wrong"]
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "ok": self.ok, "counts": self.counts, **asdict(self)}
 
 
 def audit_template(
@@ -179,17 +103,16 @@ class _Auditor:
             expected = (self.truth.thought_end() or _THOUGHT_END) + expected
         if segment.inserted != segment.text:
             return Check(s.name, s.title, "wrong", detail=f"only {segment.inserted!r} of {segment.text!r} is reported")
-        return self._verdict(s, segment, expected, None, None)
+        return self._verdict(s, segment, expected, min(self.chat.stop_tokens) + expected, None)
 
     def _delta(self, s: Scenario, history: Sequence[Message]) -> Check:
-        turn = s.turn or Turn("")
+        turn, stops = s.turn or Turn(""), self.chat.stop_tokens
         shown, real, end, policy, detail = self._real(history, turn, s.new)
-        natural = end.close or min(self.chat.stop_tokens)
-        stop = {"stop": natural if natural in self.chat.stop_tokens else min(self.chat.stop_tokens), "none": None}.get(
-            s.ended
-        )
-        if s.ended == "other":
-            stop = min((t for t in self.chat.stop_tokens if t != end.close), default=None)
+        stop = None
+        if s.ended == "stop":
+            stop = end.close if end.close in stops else min(stops)
+        elif s.ended == "other":
+            stop = min((t for t in stops if t != end.close), default=None)
             if stop is None:
                 return Check(s.name, s.title, "n/a", detail="there is only one stop token")
         segment = self.chat.delta(history, turn, s.new, TOOLS, stop=stop)
@@ -198,27 +121,23 @@ class _Auditor:
             return Check(s.name, s.title, "wrong", detail="the template writes the turn differently for this content")
         inserted = end.close if stop is None else ""
         if segment.inserted != inserted:
-            return Check(
-                s.name, s.title, "wrong", detail=f"the close {inserted!r} is due, {segment.inserted!r} is reported"
-            )
+            detail = f"the close {inserted!r} is due, {segment.inserted!r} is reported"
+            return Check(s.name, s.title, "wrong", detail=detail)
         harmless = None
         if s.hostile:
-            words = worded(s.new, lambda i: "x")
-            harmless = self.chat.delta(history, turn, words, TOOLS, stop=stop)
-        lost = self._lost(history, turn, shown, s.new, real)
-        if lost:
-            role = "user" if s.new[-1].role == "user" else "tool"
-            self._rewrites[role].update(lost)
-            policy, detail = (
-                "keep",
-                f"{' and '.join(lost)} by the template here; an append-only context keeps what was there",
-            )
-        check = self._verdict(s, segment, expected, real, harmless)
-        return (
-            replace(check, status="policy", policy=policy, detail=detail)
-            if policy and check.status == "exact"
-            else check
-        )
+            harmless = self.chat.delta(history, turn, worded(s.new, lambda i: "x"), TOOLS, stop=stop)
+        words = worded(s.new, lambda i: f"Qz7word{i}")
+        neutral = _after(self.truth.text([*history, said(shown), *words], generation=True), end, stop) or ""
+        for word, message in zip(words, s.new, strict=True):
+            neutral = neutral.replace(word.content, message.content)
+        if lost := self._lost(history, turn, shown, real):
+            self._rewrites["user" if s.new[-1].role == "user" else "tool"].update(lost)
+            policy = "keep"
+            detail = f"{' and '.join(lost)} by the template here; an append-only context keeps what was there"
+        check = self._verdict(s, segment, expected, real, harmless, neutral)
+        if policy and check.status == "exact":
+            return replace(check, status="policy", policy=policy, detail=detail)
+        return check
 
     def _real(
         self, history: Sequence[Message], turn: Turn, new: Sequence[Message]
@@ -245,10 +164,8 @@ class _Auditor:
         self.chat.delta(history, turn, new, TOOLS, stop=None)  # its refusal says more
         raise error or TurnNotWritten("the template does not write this turn")
 
-    def _lost(
-        self, history: Sequence[Message], turn: Turn, shown: Turn, new: Sequence[Message], real: str
-    ) -> list[str]:
-        """What the template no longer writes of the context once `new` has arrived."""
+    def _lost(self, history: Sequence[Message], turn: Turn, shown: Turn, real: str) -> list[str]:
+        """What the template no longer writes of the context in the real conversation."""
         given = self.truth.text(history, generation=True)
         word = history[-1].content.strip()
         end = given.rfind(word) + len(word)
@@ -263,33 +180,46 @@ class _Auditor:
         return out
 
     def _verdict(
-        self, s: Scenario, segment: Segment, expected: str, whole: str | None, harmless: Segment | None
+        self,
+        s: Scenario,
+        segment: Segment,
+        expected: str,
+        whole: str | None,
+        harmless: Segment | None,
+        neutral: str = "",
     ) -> Check:
-        """Compare a segment with what the template writes there, and with the ids of the whole rendering."""
+        """Compare a segment with what the template writes there, and with the ids of the whole rendering.
+
+        neutral: what the template writes there around other content, for one whose logic looks into content.
+        """
         check = Check(s.name, s.title, "exact", notes=segment.notes)
         if segment.text != expected:
-            if harmless is None or not segment.notes:
-                return replace(
-                    check, status="wrong", detail="the text differs", difference=_difference(expected, segment.text)
-                )
-            check = replace(check, status="policy", policy="neutral form", detail=segment.notes[-1])
+            if segment.text != neutral or not segment.notes:
+                found = first_difference(expected, segment.text)
+                return replace(check, status="wrong", detail="the text differs", difference=found)
+            check = replace(check, status="policy", policy="neutral form", notes=(), detail=segment.notes[-1])
+            whole = min(self.chat.stop_tokens) + neutral
         if self.encoder is None:
             return check
         if harmless is not None:
             got, want = self._control(segment), self._control(harmless)
             if got != want:
                 return replace(
-                    check, status="wrong", detail="content became control tokens", difference=_difference(want, got)
+                    check,
+                    status="wrong",
+                    detail="content became control tokens",
+                    difference=first_difference(want, got),
                 )
             return check
-        ids = self.chat.tokenizer.encode(expected if whole is None else whole, add_special_tokens=False)
-        tail = np.asarray(ids[max(len(ids) - len(segment.ids), 0) :], np.int64)
-        if len(tail) != len(segment.ids) or not np.array_equal(tail, segment.ids):
-            first = next(
-                (i for i, (a, b) in enumerate(zip(tail, segment.ids)) if a != b), min(len(tail), len(segment.ids))
-            )
-            near = [self.chat.decode(x[max(first - 4, 0) : first + 4]) for x in (tail, segment.ids)]
-            return replace(check, status="wrong", detail="the ids differ", difference=Difference(first, *near))
+        encode = self.chat.tokenizer.encode
+        ids = np.asarray(encode(whole, add_special_tokens=False), np.int64)
+        front = encode(whole.removesuffix(segment.text), add_special_tokens=False)
+        if not np.array_equal(ids, [*front, *segment.ids]):
+            want = ids[len(front) :]
+            pairs = zip(want, segment.ids, strict=False)
+            at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(want), len(segment.ids)))
+            near = [self.chat.decode(x[max(at - 4, 0) : at + 4]) for x in (want, segment.ids)]
+            return replace(check, status="wrong", detail="the ids differ", difference=Difference(at, *near))
         return check
 
     def _control(self, segment: Segment) -> str:
@@ -338,9 +268,3 @@ def _after(real: str, end: Boundary, stop: str | None) -> str | None:
         return rest
     # A stop token that the template writes only where something follows opens that: it stays in the delta.
     return rest[len(end.close) :] if stop == end.close or end.also_last else rest
-
-
-def _difference(expected: str, found: str) -> Difference:
-    at = next((i for i, (a, b) in enumerate(zip(expected, found)) if a != b), min(len(expected), len(found)))
-    near = slice(max(at - _CONTEXT, 0), at + _CONTEXT)
-    return Difference(at, expected[near], found[near])
