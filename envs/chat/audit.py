@@ -25,6 +25,7 @@ from toolstep.envs.chat.template import ChatTemplate
 from toolstep.envs.chat.tokenizer import _from_generation_config, load_tokenizer
 from toolstep.envs.types import Message, Turn
 
+OPENS_OTHERWISE = "in history the template opens the turn otherwise than its generation prompt did"
 _THOUGHT_END = "\n</think>\n\n"  # where a template writes no thoughts
 
 
@@ -130,11 +131,14 @@ class _Auditor:
         neutral = _after(self.truth.text([*history, said(shown), *words], generation=True), end, stop) or ""
         for word, message in zip(words, s.new, strict=True):
             neutral = neutral.replace(word.content, message.content)
-        if lost := self._lost(history, turn, shown, real):
+        lost = self._lost(history, turn, shown, real)
+        if lost:
             self._rewrites["user" if s.new[-1].role == "user" else "tool"].update(lost)
             policy = "keep"
             detail = f"{' and '.join(lost)} by the template here; an append-only context keeps what was there"
         check = self._verdict(s, segment, expected, real, harmless, neutral)
+        if not lost and not real.startswith(self.truth.text(history, generation=True)):
+            check = replace(check, notes=(*check.notes, OPENS_OTHERWISE))
         if policy and check.status == "exact":
             return replace(check, status="policy", policy=policy, detail=detail)
         return check
@@ -176,7 +180,7 @@ class _Auditor:
                 out.append("thoughts dropped")
         if real[:end] != given[:end]:
             gone = history[0].role == "system" and history[0].content not in real
-            out.append("system prompt dropped" if gone else "prompt rewritten")
+            out.append("system prompt dropped" if gone else "earlier text rewritten")
         return out
 
     def _verdict(
@@ -184,7 +188,7 @@ class _Auditor:
         s: Scenario,
         segment: Segment,
         expected: str,
-        whole: str | None,
+        whole: str,
         harmless: Segment | None,
         neutral: str = "",
     ) -> Check:
@@ -215,10 +219,10 @@ class _Auditor:
         ids = np.asarray(encode(whole, add_special_tokens=False), np.int64)
         front = encode(whole.removesuffix(segment.text), add_special_tokens=False)
         if not np.array_equal(ids, [*front, *segment.ids]):
-            want = ids[len(front) :]
-            pairs = zip(want, segment.ids, strict=False)
-            at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(want), len(segment.ids)))
-            near = [self.chat.decode(x[max(at - 4, 0) : at + 4]) for x in (want, segment.ids)]
+            due = ids[len(front) :]
+            pairs = zip(due, segment.ids, strict=False)
+            at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(due), len(segment.ids)))
+            near = [self.chat.decode(x[max(at - 4, 0) : at + 4]) for x in (due, segment.ids)]
             return replace(check, status="wrong", detail="the ids differ", difference=Difference(at, *near))
         return check
 

@@ -48,7 +48,7 @@ class Facts:
 
     native_tools: the template writes tools itself; False: tools are text in the system message (the fallback).
     stop_source: where the stop tokens were found.  rewrites: what the template does to the past when a "tool" or
-    a "user" message arrives: "thoughts dropped", "system prompt dropped", "prompt rewritten".  injection_safe:
+    a "user" message arrives: "thoughts dropped", "system prompt dropped", "earlier text rewritten".  injection_safe:
     text of tools, users and tasks never became a control token; None without a tokenizer.
     """
 
