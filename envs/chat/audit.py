@@ -108,7 +108,7 @@ class _Auditor:
 
     def _delta(self, s: Scenario, history: Sequence[Message]) -> Check:
         turn, stops = s.turn or Turn(""), self.chat.stop_tokens
-        shown, real, end, policy, detail = self._real(history, turn, s.new)
+        past, shown, real, end, policy, detail = self._real(history, turn, s.new)
         stop = None
         if s.ended == "stop":
             stop = end.close if end.close in stops else min(stops)
@@ -128,16 +128,16 @@ class _Auditor:
         if s.hostile:
             harmless = self.chat.delta(history, turn, worded(s.new, lambda i: "x"), TOOLS, stop=stop)
         words = worded(s.new, lambda i: f"Qz7word{i}")
-        neutral = _after(self.truth.text([*history, said(shown), *words], generation=True), end, stop) or ""
+        neutral = _after(self.truth.text([*past, said(shown), *words], generation=True), end, stop) or ""
         for word, message in zip(words, s.new, strict=True):
             neutral = neutral.replace(word.content, message.content)
-        lost = self._lost(history, turn, shown, real)
+        lost = self._lost(past, turn, shown, real)
         if lost:
             self._rewrites["user" if s.new[-1].role == "user" else "tool"].update(lost)
             policy = "keep"
             detail = f"{' and '.join(lost)} by the template here; an append-only context keeps what was there"
         check = self._verdict(s, segment, expected, real, harmless, neutral)
-        if not lost and not real.startswith(self.truth.text(history, generation=True)):
+        if not lost and not real.startswith(self.truth.text(past, generation=True)):
             check = replace(check, notes=(*check.notes, OPENS_OTHERWISE))
         if policy and check.status == "exact":
             return replace(check, status="policy", policy=policy, detail=detail)
@@ -145,26 +145,29 @@ class _Auditor:
 
     def _real(
         self, history: Sequence[Message], turn: Turn, new: Sequence[Message]
-    ) -> tuple[Turn, str, Boundary, str, str]:
-        """(turn as the template can write it, real conversation, end of the turn in it, policy, its reason)."""
-        ways = [(turn, "", "")]
+    ) -> tuple[Sequence[Message], Turn, str, Boundary, str, str]:
+        """(history and turn as the template can write them, real conversation, the turn's end in it, policy, why)."""
+        ways = [(history, turn, "", "")]
         if turn.calls and turn.content:
             reason = "the template does not write text before calls in this place; the context keeps what was sampled"
-            ways.append((replace(turn, content=""), "keep", reason))
+            ways.append((history, replace(turn, content=""), "keep", reason))
         if len(turn.calls) > 1:
             first = replace(turn.calls[0], parsed={"city": PLACE})
             reason = "the template takes one call a turn; this is what it writes after a turn that makes the first"
-            ways.append((replace(turn, calls=(first,)), "one call", reason))
+            ways.append((history, replace(turn, calls=(first,)), "one call", reason))
+        if any(len(m.tool_calls) > 1 for m in history):
+            reason = "the template takes one call a turn; this is what it writes where earlier turns made their first"
+            ways.append(([replace(m, tool_calls=m.tool_calls[:1]) for m in history], turn, "one call", reason))
         error: ChatTemplateError | None = None
-        for shown, policy, reason in ways:
+        for past, shown, policy, reason in ways:
             try:
-                real = self.truth.text([*history, said(shown), *new], generation=True)
-                end = self.truth.boundary(history, shown, new)
+                real = self.truth.text([*past, said(shown), *new], generation=True)
+                end = self.truth.boundary(past, shown, new)
             except ChatTemplateError as e:
                 error = error or e
                 continue
             if not shown.content or not shown.calls or shown.content not in real[len(end.front) :]:
-                return shown, real, end, policy, reason
+                return past, shown, real, end, policy, reason
         self.chat.delta(history, turn, new, TOOLS, stop=None)  # its refusal says more
         raise error or TurnNotWritten("the template does not write this turn")
 

@@ -74,6 +74,24 @@ def scenarios(hostile: str) -> list[Scenario]:
             "text_and_calls", "result after text and a call", turn=Turn("Let me look.", None, calls(1)), new=(sunny,)
         ),
         Scenario("second_round", "second round of calls", turn=second, new=(result(1, "sunny, 21C"),), before=rounds),
+        Scenario(
+            "text_second_round",
+            "second round, text before the call",
+            turn=Turn("Let me look.", None, second.calls),
+            new=(result(1, "sunny, 21C"),),
+            before=rounds,
+        ),
+        Scenario(
+            "after_several",
+            "round after one with several calls",
+            turn=Turn("", None, (_call(2, PLACE),)),
+            new=(result(2, "sunny, 21C"),),
+            before=(
+                said(Turn("", None, (earlier.calls[0], _call(1, "Bergen")))),
+                result(0, "rain, 4C"),
+                result(1, "12:30"),
+            ),
+        ),
         Scenario("user_follow_up", "user message after an answer", turn=answer, new=(FOLLOW,)),
         Scenario("user_after_tools", "user message after a tool round", turn=answer, new=(FOLLOW,), before=rounds),
         Scenario("tool_and_user", "tool result and user message together", turn=one, new=(sunny, FOLLOW)),

@@ -1,0 +1,93 @@
+"""What the fuzz and the matrix found, each as the smallest case.  A mark goes when its cause has gone."""
+
+from __future__ import annotations
+
+import pytest
+from chat_cells import OWN, STOPS, native
+from chat_fixtures import CHATML, TOOLS, shared_template, shared_tokenizer, tiny_tokenizer
+
+from toolstep.envs.chat import ChatTemplate
+from toolstep.envs.types import Message, ToolCall, Turn
+
+HISTORY = [Message("user", "Weather?")]
+
+
+def own(name: str) -> ChatTemplate:
+    return ChatTemplate(tiny_tokenizer(), chat_template=OWN[name], stop_tokens=STOPS.get(name, ["<|im_end|>"]))
+
+
+def call(number: int) -> ToolCall:
+    return ToolCall(f"call{number:05d}", "add", '{"x": "1"}', {"x": "1"})
+
+
+def result(number: int, content: str) -> Message:
+    return Message("tool", content, (), f"call{number:05d}", "add")
+
+
+@pytest.mark.xfail(strict=False, reason="the history keeps a turn of two calls, which this template refuses")
+@pytest.mark.parametrize("shared", [False, True])
+def test_episode_goes_on_after_two_calls_where_the_template_takes_one(shared):
+    """Llama 3.1: its model makes two calls; the turn is answered, and so must be the next one."""
+    if shared:
+        entry = shared_template("llama-3.1")
+        options = {"chat_template": entry["text"], "stop_tokens": entry["stop_tokens"]}
+        chat = ChatTemplate(shared_tokenizer("minimind"), **options)
+    else:
+        chat = own("one-call")
+    turn = Turn("", None, (call(0), call(1)))
+    first = chat.delta(HISTORY, turn, [result(0, "3"), result(1, "4")], TOOLS, stop=None)
+    assert "3" in first.text
+    history = [*HISTORY, Message("assistant", "", turn.calls), result(0, "3"), result(1, "4")]
+    assert "5" in chat.delta(history, Turn("", None, (call(2),)), [result(2, "5")], TOOLS, stop=None).text
+
+
+@pytest.mark.xfail(
+    strict=False, reason="marks are chosen from characters that the unmarked rendering lacks, which JSON escapes"
+)
+def test_private_use_characters_in_results_written_as_ascii_json():
+    chat = own("json-results")
+    text = chat.delta(HISTORY, Turn("", None, (call(0),)), [result(0, "a\U000f0000b")], TOOLS, stop="<|im_end|>").text
+    assert '"a\\udb80\\udc00b"' in text
+
+
+@pytest.mark.xfail(
+    strict=False, reason="content that is looked up in an unmarked rendering is found in the template's own text"
+)
+@pytest.mark.parametrize("half", ["<|im_e", "im_end|>"])
+def test_half_a_stop_token_as_content_does_not_hide_the_close(half):
+    """The second result makes the template trim, so that contents are looked up; the first is part of the close."""
+    trims = CHATML.replace("m.content", "(m.content | trim)")
+    chat = ChatTemplate(tiny_tokenizer(), chat_template=trims, stop_tokens=["<|im_end|>"])
+    turn = Turn("", None, (call(0), call(1)))
+    delta = chat.delta(HISTORY, turn, [result(0, half), result(1, "")], TOOLS, stop=None)
+    assert delta.inserted == "<|im_end|>"
+
+
+@pytest.mark.xfail(strict=False, reason="the stand-in for a turn with text and calls has no text")
+def test_text_in_front_of_calls_is_part_of_the_turn():
+    """Apertus closes an open list of results where a turn has text, and goes on with it where it has none."""
+    closes = (
+        "{%- set ns = namespace(open=false) %}{%- for m in messages %}{%- if m.role == 'tool' %}"
+        "{{ (', ' if ns.open else '[') ~ m.content }}{%- set ns.open = true %}{%- else %}"
+        "{%- if ns.open and m.content %}{{ ']' }}{%- set ns.open = false %}{%- endif %}"
+        "{{ '<|im_start|>' ~ m.role ~ '\\n' ~ (m.content or '') }}"
+        "{%- for c in m.tool_calls or [] %}{{ '<tool_call>' ~ (c.function | tojson) ~ '</tool_call>' }}{%- endfor %}"
+        "{{ '<|im_end|>\\n' }}{%- endif %}{%- endfor %}{{ tools | tojson if tools else '' }}"
+        "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    )
+    chat = native(ChatTemplate(tiny_tokenizer(), chat_template=closes, stop_tokens=["<|im_end|>"]))
+    history = [*HISTORY, Message("assistant", "", (call(0),)), result(0, "3")]
+    new = [result(1, "4")]
+    bare = chat.delta(history, Turn("", None, (call(1),)), new, TOOLS, stop="<|im_end|>")
+    assert bare.text.startswith("\n, 4")
+    with_text = chat.delta(history, Turn("Let me see.", None, (call(1),)), new, TOOLS, stop="<|im_end|>")
+    assert with_text.text.startswith("\n[4")
+
+
+@pytest.mark.xfail(strict=False, reason="a prompt is encoded as the middle of a text")
+def test_prompt_that_begins_with_plain_text_has_the_space_of_its_vocabulary():
+    tokenizer = shared_tokenizer("mistral-spm-v3")
+    template = "{% for m in messages %}{{ m.role ~ ': ' ~ m.content ~ '</s>' }}{% endfor %}"
+    chat = ChatTemplate(tokenizer, chat_template=template, stop_tokens=["</s>"])
+    prompt = chat.prompt(HISTORY, [])
+    assert prompt.ids.tolist() == tokenizer.encode(prompt.text, add_special_tokens=False)
