@@ -17,6 +17,7 @@ from toolstep.envs.chat import ChatTemplate, Segment
 from toolstep.envs.chat.builtin import CHATML_HERMES
 from toolstep.envs.chat.errors import (
     ChatTemplateError,
+    MessageDropped,
     NoChatTemplate,
     StopTokenMismatch,
     TemplateRejects,
@@ -289,13 +290,22 @@ def test_one_template_serves_many_threads_alike():
         assert content in text
 
 
-def test_content_that_changes_what_the_template_does_is_noted_not_refused():
+def test_message_that_the_template_would_leave_out_is_refused_not_dropped():
+    """I2 and I13: the template writes nothing for an empty result, and a call must be answered."""
     skips_empty = PLAIN_TOOLS.replace(
         "{%- for m in messages %}", "{%- for m in messages if m.content or m.tool_calls %}", 1
     )
-    delta = _chat(skips_empty).delta(OPENING, Turn("", None, (CALL,)), [Message("tool", "")], TOOLS, stop="<|im_end|>")
-    assert "<|im_start|>tool\n<|im_end|>" in delta.text
-    assert any("depends on the content" in n for n in delta.notes)
+    chat, turn = _chat(skips_empty), Turn("", None, (CALL,))
+    with pytest.raises(MessageDropped, match="empty content"):
+        chat.delta(OPENING, turn, [Message("tool", "")], TOOLS, stop="<|im_end|>")
+    spaces = chat.delta(OPENING, turn, [Message("tool", " ")], TOOLS, stop="<|im_end|>")
+    assert "<|im_start|>tool\n <|im_end|>" in spaces.text
+
+
+def test_content_that_the_template_replaces_is_written_as_the_template_writes_it():
+    says_none = PLAIN_TOOLS.replace("(m.content or '')", "(m.content or '(nothing)')")
+    delta = _chat(says_none).delta(OPENING, Turn("", None, (CALL,)), [Message("tool", "")], TOOLS, stop="<|im_end|>")
+    assert "<|im_start|>tool\n(nothing)<|im_end|>" in delta.text
 
 
 @pytest.mark.parametrize("make", [ChatTemplate, _chat])

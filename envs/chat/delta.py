@@ -7,8 +7,11 @@ end of the turn and the next point at which the model writes?
    All text up to the sentinel is thrown away, so nothing that the template does to earlier text (strips
    thoughts, re-dumps JSON, adds or moves a system prompt) can matter.
 2. Cut behind the turn's own tail: at the first stop token that stands before the first new content.
-3. Render again with the new contents between marks, which tells the template's characters from the
-   environment's.
+3. Tell the template's characters from the environment's: by a rendering with watched text, or, where the template
+   does with it what is not followed, by a rendering with the new contents between marks.
+
+What is decided after the rendering is decided by the template's characters alone.  So it holds for every content that
+is written by the same steps, and `memo.py` may use it again.
 """
 
 from __future__ import annotations
@@ -25,10 +28,12 @@ from toolstep.envs.chat.errors import (
     TurnNotWritten,
     UnsafeContent,
 )
+from toolstep.envs.chat.holes import NEW
 from toolstep.envs.chat.marks import Span
-from toolstep.envs.chat.provenance import Conversation, Dicts, Writer, Written, marked
+from toolstep.envs.chat.provenance import Conversation, Dicts, Placed, Writer, Written, marked, traced
 from toolstep.envs.chat.render import Renderer
 from toolstep.envs.chat.turns import PROBE_TOOLS, SENTINEL, Shape, Turns, safe_name, stand_in, user
+from toolstep.envs.chat.watched import Trace
 
 _THOUGHT, _ANSWER = "Zq7thoughtQz", "Zq7answerQz"
 
@@ -59,9 +64,12 @@ class DeltaWriter:
         stop: str | None,
         thought_open: bool = False,
         kwargs: Mapping[str, Any],
+        trace: Trace | None = None,
     ) -> Written:
         """What follows a turn that made `calls` (name, id) after `base`, given the messages that `new`
         writes.
+
+        trace: render with watched text and note in it what is asked; `base` may hold watched text then.
 
         stop: the stop token that the sample ended with, None if it had none; then the close is part of the
             delta.
@@ -73,7 +81,7 @@ class DeltaWriter:
             if names and not shape.calls and not any(isinstance(e, TurnNotWritten) for e in errors):
                 break  # plain content may stand in only where the template ignores calls, not where it raises
             try:
-                return self._delta(shape, base, names, new, tools, stop, thought_open, kwargs)
+                return self._delta(shape, base, names, new, tools, stop, thought_open, kwargs, trace)
             except (UnsafeContent, StopTokenMismatch):
                 raise
             except ChatTemplateError as e:
@@ -90,36 +98,42 @@ class DeltaWriter:
         stop: str | None,
         thought_open: bool,
         kwargs: Mapping[str, Any],
+        trace: Trace | None,
     ) -> Written:
         turn = stand_in(shape, calls)
         head = [*base, turn]
-        full = marked(
-            self.render,
-            self._tokens,
-            lambda m: ([*head, *new(m)], list(tools)),
-            generation=True,
-            kwargs=kwargs,
-            after=SENTINEL,
-            in_order=True,
-        )
+
+        def write(mark: Any) -> tuple[Dicts, Dicts]:
+            return [*head, *new(mark)], list(tools)
+
+        if trace is None:
+            full = marked(
+                self.render, self._tokens, write, generation=True, kwargs=kwargs, after=SENTINEL, in_order=True
+            )
+        else:
+            full = traced(self.render, write, trace, side=NEW, generation=True, kwargs=kwargs, in_order=True)
         notes = list(full.notes)
-        at = full.text.find(SENTINEL)
+        at = _outside(full.text, SENTINEL, full.holes or ())
         if at < 0:
             raise TurnNotWritten(f"the template does not write {'tool calls' if shape.calls else 'assistant content'}")
         cut = at + len(SENTINEL)
         if any(a < cut for a, _ in full.body):
             raise MessageDropped("the template writes a new message in front of the assistant turn that it answers")
-        after = full.text[cut:]
-        limit = full.body[0][0] - cut if full.body else len(after)
+        lead = full.text[cut : full.body[0][0] if full.body else None]  # the template's, before the first content
+        if trace is not None:
+            behind = [(a, hole) for a, _, hole in full.holes or () if a >= cut]
+            if behind and not behind[0][1].piece.required:
+                trace.fail("text of the history stands behind the turn, before any new content")
+            lead = full.text[cut : behind[0][0] if behind else None]
 
         def alone() -> str:
-            return self._alone(head, tools, kwargs)
+            return self._alone(head, tools, kwargs, trace)
 
-        tail, close = self._turn_end(after, limit)
+        tail, close = self._turn_end(lead)
         also_last = None  # whether the close is also written when the turn is last: else it may be a header
         if close is None:
-            tail, close, also_last = self._unstopped(shape, after[:limit], after, alone(), notes)
-        rest = after[len(tail) :]
+            tail, close, also_last = self._unstopped(shape, lead, alone(), notes)
+        rest = lead[len(tail) :]
         if not shape.calls and tail.strip():
             notes.append(f"the template writes {tail!r} after the content of an assistant turn")
         inserted, skip = "", 0
@@ -139,8 +153,8 @@ class DeltaWriter:
         shift = cut + len(tail) + skip
         if any(a < shift for a, _ in full.body):
             raise MessageDropped("the template writes new content before the end of the assistant turn")
-        text = rest[skip:]
-        if not stop and text and self._tokens.at(text, 0) is None:
+        text = full.text[shift:]
+        if not stop and text and self._tokens.at(rest, skip) is None:
             notes.append("the delta opens with plain text after a sample without a stop token")
         if thought_open and not stop:
             end = self.thought_end
@@ -149,7 +163,8 @@ class DeltaWriter:
             notes.append(f"the template writes one call a turn; this turn made {len(calls)}")
         if calls and not shape.calls:
             notes.append("the template does not write tool calls; the turn stood in as plain content")
-        return Written(text, _shifted(full.foreign, shift), _shifted(full.body, shift), inserted, tuple(notes))
+        holes = None if full.holes is None else tuple((a - shift, b - shift, h) for a, b, h in full.holes if a >= shift)
+        return Written(text, _shifted(full.foreign, shift), _shifted(full.body, shift), inserted, tuple(notes), holes)
 
     def close(
         self,
@@ -169,13 +184,15 @@ class DeltaWriter:
             except ChatTemplateError as e:
                 error = error or e
                 continue
-            close = self._turn_end(after, len(after))[1] or ""
+            close = self._turn_end(after)[1] or ""
             text = (self.thought_end if thought_open else "") + close
             return Written(text, inserted=text)
         raise error or TurnNotWritten("the template writes no assistant turn")
 
-    def opening(self, write: Conversation, kwargs: Mapping[str, Any]) -> Written:
+    def opening(self, write: Conversation, kwargs: Mapping[str, Any], trace: Trace | None = None) -> Written:
         """The conversation that `write` gives, up to the point at which the model begins to write."""
+        if trace is not None:
+            return traced(self.render, write, trace, side=NEW, generation=True, kwargs=kwargs)
         return marked(self.render, self._tokens, write, generation=True, kwargs=kwargs)
 
     # ------------------------------------------------------------------ parts of a turn
@@ -197,26 +214,36 @@ class DeltaWriter:
         except ChatTemplateError:
             return None
 
-    def _alone(self, messages: Dicts, tools: Sequence[dict[str, Any]], kwargs: Mapping[str, Any]) -> str:
+    def _alone(
+        self, messages: Dicts, tools: Sequence[dict[str, Any]], kwargs: Mapping[str, Any], trace: Trace | None = None
+    ) -> str:
         """What follows the stand-in when no message does."""
-        text = self.render(messages, tools, kwargs=kwargs)
-        if SENTINEL not in text:
+        holes: tuple[Placed, ...] = ()
+        if trace is None:
+            text = self.render(messages, tools, kwargs=kwargs)
+        else:
+            found = traced(
+                self.render, lambda _: (messages, list(tools)), trace, side=NEW, generation=False, kwargs=kwargs
+            )
+            text, holes = found.text, found.holes or ()
+        at = _outside(text, SENTINEL, holes)
+        if at < 0:
             raise TurnNotWritten("the template does not write the assistant turn")
-        return text.split(SENTINEL, 1)[1]
+        if trace is not None and any(b > at for _, b, _ in holes):
+            trace.fail("text of the history stands behind a turn that is last")
+        return text[at + len(SENTINEL) :]
 
-    def _turn_end(self, after: str, limit: int) -> tuple[str, str | None]:
-        """Text up to the first stop token that ends before `limit`, and that token."""
-        found = [(at, -len(s), s) for s in self.stops if (at := after.find(s)) >= 0 and at + len(s) <= limit]
+    def _turn_end(self, after: str) -> tuple[str, str | None]:
+        """Text up to the first stop token, and that token."""
+        found = [(at, -len(s), s) for s in self.stops if (at := after.find(s)) >= 0]
         if not found:
             return "", None
         at, _, token = min(found)
         return after[:at], token
 
-    def _unstopped(
-        self, shape: Shape, before_content: str, after: str, alone: str, notes: list[str]
-    ) -> tuple[str, str | None, bool]:
-        """(tail, close, close is also written last) of a turn after which no stop token stands."""
-        tail = self._shared(alone, before_content)
+    def _unstopped(self, shape: Shape, after: str, alone: str, notes: list[str]) -> tuple[str, str | None, bool]:
+        """(tail, close, close is also written last) of a turn with no stop token between it and the first content."""
+        tail = self._shared(alone, after)
         if self.header and self.header in tail:  # a turn's own text does not open the next one
             tail = tail[: tail.index(self.header)]
         last, here = self._tokens.at(alone, len(tail)), self._tokens.at(after, len(tail))
@@ -275,6 +302,14 @@ class DeltaWriter:
             return None
         start = before.rfind(self.header) if self.header else -1
         return before[max(start, 0) :], rest.split(_ANSWER, 1)[0]
+
+
+def _outside(text: str, wanted: str, holes: Sequence[Placed]) -> int:
+    """Where `wanted` stands first in the template's own characters; -1 if nowhere."""
+    at = text.find(wanted)
+    while at >= 0 and any(a < at + len(wanted) and at < b for a, b, _ in holes):
+        at = text.find(wanted, at + 1)
+    return at
 
 
 def _shifted(spans: Sequence[Span], by: int) -> tuple[Span, ...]:

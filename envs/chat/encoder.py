@@ -10,6 +10,7 @@ import json
 import re
 import threading
 import weakref
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from toolstep.envs.chat.errors import UnsafeContent, UnsupportedTokenizer
 from toolstep.envs.chat.marks import Span
 
 _ANCHOR = "\U000ffffdanchor\U000ffffd"
+_KEPT = 16 << 20  # characters, at most, of texts whose ids are kept
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -80,11 +82,20 @@ class Encoder:
         # it else.
         plain.add_special_tokens([AddedToken(_ANCHOR, special=True, normalized=False)])
         self._plain = plain
+        self._scaffold: dict[str, list[int]] = {}  # what stood between added tokens -> its ids
+        self._kept = 0
+        self._lock = threading.Lock()
         self._added = {t.content: (int(i), t) for i, t in tokenizer.added_tokens_decoder.items() if t.content}
         self.added = ControlTokens(self._added)
         self.control_ids = frozenset(
             i for i, t in self._added.values() if t.special or not t.content.isspace()
         ) - _unknown_ids(backend)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_scaffold": {}, "_kept": 0, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
 
     def control_in(self, text: str) -> list[str]:
         """Added tokens in `text` that are more than white space."""
@@ -98,16 +109,17 @@ class Encoder:
         Lone surrogates, which no tokenizer takes, are read as U+FFFD.
         """
         text = clean(text)
+        not_ours, contents = Spans(foreign), Spans(body)
         ids: list[int] = []
-        ends: list[Span] = []
+        holds: list[bool] = []
         done = 0
-        for start, end, token_id in self._tokens(text, foreign):
-            self._between(text, done, start, ids, ends)
+        for start, end, token_id in self._tokens(text, not_ours):
+            self._between(text, done, start, ids, holds, contents)
             ids.append(token_id)
-            ends.append((start, end))
+            holds.append(contents.meet(start, end))
             done = end
-        self._between(text, done, len(text), ids, ends)
-        return np.asarray(ids, np.int64), _overlaps(ends, body)
+        self._between(text, done, len(text), ids, holds, contents)
+        return np.asarray(ids, np.int64), np.asarray(holds, np.bool_)
 
     def plain_ids(self, text: str) -> list[int]:
         """Ids of text in which nothing is a control token."""
@@ -135,7 +147,7 @@ class Encoder:
             n -= 1
         return ""
 
-    def _tokens(self, text: str, foreign: Sequence[Span]) -> Iterator[tuple[int, int, int]]:
+    def _tokens(self, text: str, foreign: Spans) -> Iterator[tuple[int, int, int]]:
         """(start, end, id) of the added tokens in the template's characters."""
         free = 0
         for pos in self.added.heads(text, 0):
@@ -157,17 +169,35 @@ class Encoder:
             free = end
             yield start, end, token_id
 
-    def _allowed(self, start: int, token: str, foreign: Sequence[Span]) -> bool:
+    def _allowed(self, start: int, token: str, foreign: Spans) -> bool:
         end = start + len(token)
-        if not any(start < b and a < end for a, b in foreign):
+        if not foreign.meet(start, end):
             return True
-        inside = any(a <= start and end <= b for a, b in foreign)
-        return inside and token.isspace() and not self._added[token][1].special
+        return foreign.hold(start, end) and token.isspace() and not self._added[token][1].special
 
-    def _between(self, text: str, start: int, end: int, ids: list[int], ends: list[Span]) -> None:
-        for i, a, b in self._pieces(text[start:end]):
-            ids.append(i)
-            ends.append((start + a, start + b))
+    def _between(self, text: str, start: int, end: int, ids: list[int], holds: list[bool], body: Spans) -> None:
+        """Append what stands between two added tokens."""
+        if start >= end:
+            return
+        piece = text[start:end]
+        if body.meet(start, end):
+            for i, a, b in self._pieces(piece):
+                ids.append(i)
+                holds.append(body.meet(start + a, start + b))
+            return
+        found = self._scaffold.get(piece)
+        if found is None:
+            found = [i for i, _, _ in self._pieces(piece)]
+            self._keep(piece, found)
+        ids += found
+        holds += [False] * len(found)
+
+    def _keep(self, piece: str, ids: list[int]) -> None:
+        with self._lock:
+            self._kept += len(piece) + 64
+            if self._kept > _KEPT:
+                self._scaffold, self._kept = {}, len(piece) + 64
+            self._scaffold[piece] = ids
 
     def _pieces(self, text: str) -> list[tuple[int, int, int]]:
         """(id, start, end) of text between two added tokens, none of which is an added token's."""
@@ -214,14 +244,28 @@ def _word(text: str, pos: int) -> bool:
     return 0 <= pos < len(text) and (text[pos].isalnum() or text[pos] == "_")
 
 
-def _overlaps(ends: Sequence[Span], body: Sequence[Span]) -> NDArray[np.bool_]:
-    out = np.zeros(len(ends), np.bool_)
-    if not body or not ends:
-        return out
-    starts, stops = np.asarray(ends, np.int64).T
-    for a, b in body:
-        out |= (starts < b) & (stops > a)
-    return out
+class Spans:
+    """Spans of a text, and whether another one meets them."""
+
+    def __init__(self, spans: Sequence[Span]):
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for a, b in sorted(spans):
+            if self._ends and a < self._ends[-1]:
+                self._ends[-1] = max(b, self._ends[-1])
+            else:
+                self._starts.append(a)
+                self._ends.append(b)
+
+    def meet(self, start: int, end: int) -> bool:
+        """Whether a span begins before `end` and ends behind `start`."""
+        last = bisect_left(self._starts, end) - 1
+        return last >= 0 and self._ends[last] > start
+
+    def hold(self, start: int, end: int) -> bool:
+        """Whether all of it lies in one span."""
+        last = bisect_left(self._starts, end) - 1
+        return last >= 0 and self._starts[last] <= start and end <= self._ends[last]
 
 
 def _unknown_ids(backend: Any) -> frozenset[int]:

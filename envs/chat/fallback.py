@@ -14,6 +14,8 @@ from typing import Any
 
 from toolstep.envs.chat.formats import ToolCallFormat
 from toolstep.envs.chat.marks import Marker
+from toolstep.envs.chat.watched import concat
+from toolstep.envs.chat.watcher import Watcher
 from toolstep.envs.types import Message
 
 _HEAD = """# Tools
@@ -52,7 +54,7 @@ class Fallback:
         self,
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]],
-        mark: Marker,
+        mark: Marker | Watcher,
         *,
         opening: bool = True,
     ) -> list[dict[str, Any]]:
@@ -61,9 +63,9 @@ class Fallback:
         """
         out: list[dict[str, Any]] = []
         answering = False  # whether the last message written holds tool results
-        for m in messages:
+        for i, m in enumerate(messages):
             if m.role == "tool":
-                text = _RESULT + mark.wrap(m.content)
+                text = _RESULT + mark.wrap(m.content, at=i)
                 if answering:
                     out[-1]["content"] += "\n" + text
                 else:
@@ -74,7 +76,7 @@ class Fallback:
             if m.role == "assistant":
                 self._add(out, "assistant", self._assistant(m, mark))
             else:
-                self._add(out, m.role, mark.wrap(m.content))
+                self._add(out, m.role, mark.wrap(m.content, at=i))
         return self._with_tools(out, tools, mark) if opening else out
 
     def _add(self, out: list[dict[str, Any]], role: str, content: str) -> None:
@@ -83,7 +85,7 @@ class Fallback:
         else:
             out.append({"role": role, "content": content})
 
-    def _assistant(self, m: Message, mark: Marker) -> str:
+    def _assistant(self, m: Message, mark: Marker | Watcher) -> Any:
         """Content and calls; the frame of a call is ours, all inside it is foreign."""
         parts = [mark.wrap(m.content, required=False)] if m.content else []
         for call in m.tool_calls:
@@ -91,17 +93,17 @@ class Fallback:
             start, end = text.find("{"), text.rfind("}") + 1
             start, end = (0, len(text)) if start < 0 or end <= start else (start, end)
             parts.append(text[:start] + mark.wrap(text[start:end], required=False) + text[end:])
-        return "\n".join(parts)
+        return _joined("\n", parts)
 
     def _with_tools(
-        self, out: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]], mark: Marker
+        self, out: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]], mark: Marker | Watcher
     ) -> list[dict[str, Any]]:
         system = None
         if out and out[0]["role"] == "system" and (tools or not self.system_role):
             system = out.pop(0)["content"]
         if tools:
             text = tools_text(tools, mark)
-            system = f"{system}{_BETWEEN}{text}" if system else text
+            system = system + _BETWEEN + text if system else text
         if system is None:
             return out
         if self.system_role:
@@ -112,7 +114,11 @@ class Fallback:
         return [{"role": "user", "content": system}, *out]
 
 
-def tools_text(tools: Sequence[Mapping[str, Any]], mark: Marker) -> str:
+def tools_text(tools: Sequence[Mapping[str, Any]], mark: Marker | Watcher) -> Any:
     """What the model reads about its tools."""
     lines = (mark.wrap(json.dumps(t.get("function", t), ensure_ascii=False), required=False) for t in tools)
-    return _HEAD + "\n".join(lines) + _TAIL
+    return _HEAD + _joined("\n", list(lines)) + _TAIL
+
+
+def _joined(between: str, parts: Sequence[Any]) -> Any:
+    return concat(p for i, part in enumerate(parts) for p in ((between, part) if i else (part,)))

@@ -41,10 +41,10 @@ class Marker:
             free = (chr(c) for c in range(0xF0000, 0xFFFFD) if chr(c) not in used)
             self._open, self._middle, self._close = next(free), next(free), next(free)
 
-    def wrap(self, text: str, *, required: bool = True) -> str:
+    def wrap(self, text: str, *, required: bool = True, at: int = -1) -> str:
         """`text` between marks; white space at its ends stays outside, so that a template's trimming works.
 
-        A required piece must be written by the template.
+        A required piece must be written by the template.  at: the index of its message, which a `Watcher` notes.
         """
         if self.plain:
             return text
@@ -56,6 +56,10 @@ class Marker:
         lead = text[: len(text) - len(text.lstrip())] if core else ""
         tail = text[len(lead) + len(core) :]
         return f"{lead}{self._open}{number}{self._middle}{core}{self._close}{tail}"
+
+    def label(self, text: str) -> str:
+        """A name or an id: never marked."""
+        return text
 
     def wrap_values(self, value: Any) -> Any:
         """JSON-like data with every string value wrapped; keys stay as they are."""

@@ -9,27 +9,29 @@ from typing import Any
 
 from toolstep.envs.chat.marks import Marker
 from toolstep.envs.chat.turns import safe_name
+from toolstep.envs.chat.watcher import Watcher
 from toolstep.envs.types import Message
 
 
-def message_dicts(messages: Sequence[Message], mark: Marker, *, deep: bool) -> list[dict[str, Any]]:
+def message_dicts(messages: Sequence[Message], mark: Marker | Watcher, *, deep: bool) -> list[dict[str, Any]]:
     """Messages with the content of system, user and tool messages marked; `deep`: the assistant's words as
     well.
     """
     out = []
-    for m in messages:
+    for i, m in enumerate(messages):
         d = m.to_dict()
         if m.role != "assistant":
-            d["content"] = mark.wrap(m.content)
+            d["content"] = mark.wrap(m.content, at=i)
         elif deep and m.content:
             d["content"] = mark.wrap(m.content, required=False)
         for call in d.get("tool_calls", ()):
-            call["function"]["name"] = safe_name(call["function"]["name"])
+            call["id"] = mark.label(call["id"])
+            call["function"]["name"] = mark.label(safe_name(call["function"]["name"]))
             if deep:
                 call["function"]["arguments"] = mark.wrap_values(call["function"]["arguments"])
         for key in ("name", "tool_call_id"):
             if key in d:
-                d[key] = safe_name(d[key])
+                d[key] = mark.label(safe_name(d[key]))
         out.append(d)
     return out
 
@@ -46,7 +48,7 @@ def answers(new: Sequence[Message], calls: Sequence[tuple[str, str]]) -> list[Me
     return out
 
 
-def marked_schemas(tools: Sequence[Mapping[str, Any]], mark: Marker) -> list[dict[str, Any]]:
+def marked_schemas(tools: Sequence[Mapping[str, Any]], mark: Marker | Watcher) -> list[dict[str, Any]]:
     """Tool schemas with all text marked that no template's logic looks at."""
     return [_marked(dict(t), mark) for t in tools]
 
@@ -54,7 +56,7 @@ def marked_schemas(tools: Sequence[Mapping[str, Any]], mark: Marker) -> list[dic
 _WORDS = frozenset(("description", "title", "enum", "const", "default", "examples", "pattern"))
 
 
-def _marked(value: Any, mark: Marker) -> Any:
+def _marked(value: Any, mark: Marker | Watcher) -> Any:
     if isinstance(value, Mapping):
         return {
             k: mark.wrap_values(v) if k in _WORDS and not isinstance(v, Mapping) else _marked(v, mark)

@@ -9,14 +9,18 @@ from typing import Any
 
 from toolstep.envs.chat.encoder import ControlTokens
 from toolstep.envs.chat.errors import MessageDropped, TemplateRejects, UnsafeContent
+from toolstep.envs.chat.holes import Hole, shown
 from toolstep.envs.chat.marks import Marker, Span
 from toolstep.envs.chat.render import Renderer
+from toolstep.envs.chat.watched import Trace, Watched
+from toolstep.envs.chat.watcher import Watcher, revealed
 
 _CUT = 8  # characters of a content that must be there before it counts as written, though cut
 
 Dicts = list[dict[str, Any]]
-Writer = Callable[[Marker], Dicts]
-Conversation = Callable[[Marker], tuple[Dicts, Dicts]]  # messages and tools
+Writer = Callable[[Any], Dicts]  # given a Marker or a Watcher
+Conversation = Callable[[Any], tuple[Dicts, Dicts]]  # messages and tools
+Placed = tuple[int, int, Hole]  # start and end of what a hole shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,7 @@ class Written:
 
     foreign: spans in which no control token may be recognised.  body: spans of message content.  They differ
     only where the template looks into content, so that it could not be marked.
+    holes: where foreign text stands and what was done to it, if the rendering was traced; else None.
     """
 
     text: str
@@ -32,6 +37,83 @@ class Written:
     body: tuple[Span, ...] = ()
     inserted: str = ""
     notes: tuple[str, ...] = ()
+    holes: tuple[Placed, ...] | None = None
+
+
+def traced(
+    render: Renderer,
+    write: Conversation,
+    trace: Trace,
+    *,
+    side: str,
+    generation: bool,
+    kwargs: Mapping[str, Any],
+    in_order: bool = False,
+) -> Written:
+    """Render what `write` gives with watched text.  The provenance is exact, whatever the template looks at.
+
+    The rendering with plain strings must be the same, its failures too: that is checked here, once for all later
+    uses of what was learned.
+
+    Raises:
+        Untraceable: the template does something with foreign text that is not followed.
+    """
+    watcher = Watcher(trace, side)
+    messages, tools = write(watcher)
+    text, refused = _tried(render, revealed(messages), revealed(tools), generation, kwargs)
+    found, failed = _tried(render.traced, messages, tools, generation, kwargs)
+    if refused is not None:
+        if failed is None or _cause(failed) != _cause(refused):
+            trace.fail(f"it is refused as plain text only: {refused}")
+        raise refused
+    if failed is not None or trace.failed:
+        trace.fail(trace.failed or str(failed))
+    parts = found.parts if isinstance(found, Watched) else (found,)
+    written = place(parts)
+    if written.text != text:
+        trace.fail("the rendering is another one with plain text")
+    order = [h.piece.at for _, _, h in written.holes or () if h.piece.required]
+    missing = set(watcher.required) - set(order)
+    if missing or (in_order and order != sorted(order)):
+        trace.fail("a message is not written, or not in order")  # the marked rendering says which and why
+    return written
+
+
+def _tried(
+    render: Callable[..., Any], messages: Dicts, tools: Dicts, generation: bool, kwargs: Mapping[str, Any]
+) -> tuple[Any, TemplateRejects | None]:
+    try:
+        return render(messages, tools, generation=generation, kwargs=kwargs), None
+    except TemplateRejects as e:
+        return None, e
+
+
+def _cause(error: TemplateRejects) -> tuple[type, str]:
+    return type(error.__cause__), str(error.__cause__)
+
+
+def place(parts: Sequence[str | Hole]) -> Written:
+    """A rope as text with its spans."""
+    texts: list[str] = []
+    foreign: list[Span] = []
+    body: list[Span] = []
+    holes: list[Placed] = []
+    end = 0
+    for part in parts:
+        if isinstance(part, str):
+            texts.append(part)
+            end += len(part)
+            continue
+        before, core, behind = shown(part.ops, part.piece.text)
+        start, core_at = end, end + len(before)
+        end = core_at + len(core) + len(behind)
+        texts += (before, core, behind)
+        span = (core_at, core_at + len(core))
+        foreign.append(span)
+        if part.piece.required:
+            body.append(span)
+        holes.append((start, end, part))
+    return Written("".join(texts), tuple(foreign), tuple(body), holes=tuple(holes))
 
 
 def marked(
@@ -78,6 +160,10 @@ def marked(
     harmless = not any(tokens.find_all(t) for t in marker.texts)
     if located is not None and harmless and tokens.find_all(raw) == tokens.find_all(found.text):
         return Written(raw, (), located, notes=("the template's output depends on the content",))
+    if any(not marker.texts[n].strip() for n in marker.required):
+        raise MessageDropped(
+            "the template writes no message for an empty content, so that what was asked would go unanswered (I13)"
+        )
     if missing or unordered or found.broken:
         raise UnsafeContent(
             "the template cuts or drops content that holds text of control tokens, so that the rest of "

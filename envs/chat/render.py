@@ -26,6 +26,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from toolstep.envs.chat.errors import TemplateRejects, TemplateSyntax
+from toolstep.envs.chat.tracing import TracingEnvironment
+from toolstep.envs.chat.watched import Untraceable, Watched
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
@@ -92,19 +94,19 @@ def _refuse_private(name: Any) -> None:
         raise SecurityError(f"a chat template cannot store the underscore name {name!r} on a namespace")
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    env = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
-    )
+def _environment(kind: type[ImmutableSandboxedEnvironment]) -> ImmutableSandboxedEnvironment:
+    env = kind(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols])
     env.filters["tojson"] = _tojson
     env.globals.update(raise_exception=_raise_exception, dict=_Dict(), namespace=_Namespace)
+    if isinstance(env, TracingEnvironment):
+        env.follow()
     return env
 
 
 @lru_cache(maxsize=256)
-def _compile(text: str) -> jinja2.Template:
+def _compile(text: str, *, tracing: bool = False) -> jinja2.Template:
     try:
-        return _environment().from_string(text)
+        return _environment(TracingEnvironment if tracing else ImmutableSandboxedEnvironment).from_string(text)
     except TemplateError as e:
         line = getattr(e, "lineno", None)
         where = f" (line {line})" if line is not None else ""
@@ -152,6 +154,32 @@ class Renderer:
         An empty list of tools counts as none.  Raises TemplateRejects where the template raises.
         """
         template = self._tools if tools else self._plain
+        shown: str = self._render(template, messages, tools, generation, kwargs)
+        return shown
+
+    def traced(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        generation: bool = False,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> str | Watched:
+        """The same with watched text in messages and tools.  Raises Untraceable where it can't be followed."""
+        template = _compile(
+            self._named.get("tool_use", self._named["default"]) if tools else self._named["default"], tracing=True
+        )
+        shown: str | Watched = self._render(template, messages, tools, generation, kwargs)
+        return shown
+
+    def _render(
+        self,
+        template: jinja2.Template,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        generation: bool,
+        kwargs: Mapping[str, Any] | None,
+    ) -> Any:
         try:
             return template.render(
                 {
@@ -163,6 +191,8 @@ class Renderer:
                     "add_generation_prompt": generation,
                 }
             )
+        except Untraceable:
+            raise
         except Exception as e:  # a template is foreign code: it may raise anything
             roles = [m.get("role") for m in messages]
             shown = roles if len(roles) <= 8 else [*roles[:4], "...", *roles[-4:]]

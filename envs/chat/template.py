@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -11,18 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolstep.envs.chat import builtin
+from toolstep.envs.chat.context import ContextWriter
 from toolstep.envs.chat.delta import DeltaWriter
 from toolstep.envs.chat.encoder import ControlTokens, Encoder, encoder_for
-from toolstep.envs.chat.errors import ChatTemplateError, NoChatTemplate, UnsafeContent, UnsupportedTokenizer
+from toolstep.envs.chat.errors import ChatTemplateError, NoChatTemplate, TemplateRejects, UnsupportedTokenizer
 from toolstep.envs.chat.formats import ToolCallFormat
 from toolstep.envs.chat.formats.base import Finish
 from toolstep.envs.chat.history import Render, inline_thoughts, keeps_history, rewriting_roles
 from toolstep.envs.chat.marks import Marker
-from toolstep.envs.chat.native import answers, loose_text, marked_schemas, message_dicts
+from toolstep.envs.chat.native import answers, message_dicts
 from toolstep.envs.chat.probe import Support, probe
 from toolstep.envs.chat.provenance import Written
 from toolstep.envs.chat.render import Renderer
 from toolstep.envs.chat.segment import Segment
+from toolstep.envs.chat.strict import check_delta
 from toolstep.envs.chat.tokenizer import default_stop_tokens, load_tokenizer
 from toolstep.envs.chat.turns import PROBE_TOOLS
 from toolstep.envs.types import Message, Source, Turn
@@ -45,6 +48,8 @@ class ChatTemplate:
         shows.
     template_kwargs: variables for every rendering (`enable_thinking=False`).
     clock: the time that a template's `strftime_now` tells; the moment of construction by default.
+    strict: hold each delta against a rendering of the whole real conversation, and raise `strict.DeltaMismatch` where
+        they differ.  It costs a rendering of the history each time.
 
     What can be known to go wrong is found here, by rendering a small conversation with a call, its result and
     a user's follow-up: the constructor raises `StopTokenMismatch`, `TemplateRejects`,
@@ -61,9 +66,11 @@ class ChatTemplate:
         tool_call_format: str | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
         clock: datetime | None = None,
+        strict: bool = False,
     ):
         self.tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
         self.template_kwargs = dict(template_kwargs or {})
+        self.strict = strict
         self._encoder: Encoder | None = None
         if self.tokenizer is None:
             if chat_template is not None and stop_tokens is None:
@@ -85,9 +92,9 @@ class ChatTemplate:
             raise ChatTemplateError("stop_tokens is empty: no turn could ever end")
         self.stop_tokens: frozenset[str] = stops
         self.vocabulary: int = 0 if self.tokenizer is None else len(self.tokenizer)
-        self._tokens = tokens
         self._writer = DeltaWriter(Renderer(text, variables, clock=clock), tokens, stops, self.template_kwargs)
         self._support: Support = probe(self._writer, tool_call_format, self.template_kwargs)
+        self._context = ContextWriter(self._writer, self._support.fallback, tokens)
         self._stops = {k: v or self._any_stop() for k, v in self._support.stops.items()}
 
     def _own_template(self) -> str | Mapping[str, str]:
@@ -119,8 +126,8 @@ class ChatTemplate:
         """The context in front of the first turn; every source is PROMPT."""
         if not messages:
             raise ValueError("a prompt needs at least one message")
-        written = self._written_prompt(self._worded(messages), tools, {**self.template_kwargs, **kwargs})
-        ids, _ = self._encode(written)
+        written = self._context.prompt(self._worded(messages), tools, {**self.template_kwargs, **kwargs})
+        ids, _ = self._encode(replace(written, body=()))  # all of it is prompt
         return Segment(written.text, ids, np.full(len(ids), Source.PROMPT, np.uint8), notes=written.notes)
 
     def delta(
@@ -148,30 +155,10 @@ class ChatTemplate:
             raise ValueError(f"stop must be one of {sorted(self.stop_tokens)} or None, got {stop!r}")
         if any(m.role == "assistant" for m in new):
             raise ValueError("a new message cannot be the assistant's")
-        calls = [(c.name, c.id) for c in turn.calls]
         merged = {**self.template_kwargs, **kwargs}
-        fallback = self._support.fallback
-        if fallback is not None:
-            written = self._writer.delta(
-                fallback.messages(history, tools, Marker(plain=True)),
-                [],
-                lambda mark: fallback.messages(new, (), mark, opening=False),
-                [],
-                stop=stop,
-                thought_open=thought_open,
-                kwargs=merged,
-            )
-        else:
-            answered = answers(new, calls)
-            written = self._writer.delta(
-                message_dicts(history, Marker(plain=True), deep=False),
-                calls,
-                lambda mark: message_dicts(answered, mark, deep=False),
-                [dict(t) for t in tools],
-                stop=stop,
-                thought_open=thought_open,
-                kwargs=merged,
-            )
+        written = self._context.delta(history, turn, new, tools, stop=stop, thought_open=thought_open, kwargs=merged)
+        if self.strict:
+            self._check(written, history, turn, new, tools, stop, thought_open, merged)
         return self._segment(written)
 
     def close(
@@ -184,15 +171,10 @@ class ChatTemplate:
         kwargs: Mapping[str, Any] = _NO_KWARGS,
     ) -> Segment:
         """What closes a turn that was cut and that no message follows; all of it is `inserted`."""
-        merged = {**self.template_kwargs, **kwargs}
-        fallback = self._support.fallback
-        if fallback is not None:
-            base = fallback.messages(history, tools, Marker(plain=True))
-            return self._segment(self._writer.close(base, [], [], thought_open=thought_open, kwargs=merged))
-        base = message_dicts(history, Marker(plain=True), deep=False)
-        calls = [(c.name, c.id) for c in turn.calls]
         return self._segment(
-            self._writer.close(base, calls, [dict(t) for t in tools], thought_open=thought_open, kwargs=merged)
+            self._context.close(
+                history, turn, tools, thought_open=thought_open, kwargs={**self.template_kwargs, **kwargs}
+            )
         )
 
     def keeps_history(
@@ -232,32 +214,28 @@ class ChatTemplate:
         apart = self.writes_tools and self._writer.writes_thoughts
         return messages if apart else inline_thoughts(messages)
 
-    def _written_prompt(self, messages: Sequence[Message], tools: Schemas, kwargs: Mapping[str, Any]) -> Written:
-        fallback = self._support.fallback
-        if fallback is not None:
-            return self._writer.opening(lambda mark: (fallback.messages(messages, tools, mark), []), kwargs)
-        self._refuse_control_tokens(loose_text(messages, tools, deep=True))
+    def _check(
+        self,
+        written: Written,
+        history: Sequence[Message],
+        turn: Turn,
+        new: Sequence[Message],
+        tools: Schemas,
+        stop: str | None,
+        thought_open: bool,
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        said = Message("assistant", turn.content, turn.calls, reasoning=turn.reasoning)
+        answered = answers(new, [(c.name, c.id) for c in turn.calls])
         try:
-            deep = self._writer.opening(
-                lambda mark: (message_dicts(messages, mark, deep=True), marked_schemas(tools, mark)), kwargs
-            )
-            if not deep.notes:
-                return deep
-        except UnsafeContent:
-            pass
-        # The template looks into a call's arguments or a tool's schema: leave those alone, if that is safe.
-        self._refuse_control_tokens(loose_text(messages, tools, deep=False))
-        return self._writer.opening(
-            lambda mark: (message_dicts(messages, mark, deep=False), [dict(t) for t in tools]), kwargs
-        )
-
-    def _refuse_control_tokens(self, texts: Sequence[str]) -> None:
-        for text in texts:
-            if token := next(iter(self._tokens.find_all(text)), None):
-                raise UnsafeContent(
-                    f"a tool's schema or an earlier call holds the control token {token!r} where it cannot be told "
-                    f"from the template's own, in {text[:80]!r}; take it out"
-                )
+            real = self._real_renderer(tools, kwargs)([*history, said, *answered], True)
+        except TemplateRejects:
+            return  # it refuses the real turn (several calls, for instance): nothing to compare with
+        text = written.text
+        if thought_open and stop is None:
+            text = text.removeprefix(self._writer.thought_end)
+        replaced = any(n.startswith("the sample stopped at") for n in written.notes)
+        check_delta(text, real, None if replaced else stop)
 
     def _segment(self, written: Written) -> Segment:
         ids, body = self._encode(written)

@@ -11,6 +11,7 @@ from typing import Any
 from toolstep.envs.chat.errors import TemplateRejects
 from toolstep.envs.chat.provenance import Dicts
 from toolstep.envs.chat.render import Renderer
+from toolstep.envs.chat.watched import Watched
 
 SENTINEL = "Zq7sentinelQz"
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")
@@ -49,6 +50,10 @@ def safe_name(name: str | None, default: str = "unknown") -> str:
     return name if name and _SAFE_NAME.fullmatch(name) else default
 
 
+def _kept_name(name: Any) -> Any:
+    return name if isinstance(name, Watched) else safe_name(name)
+
+
 class Turns:
     """Writes stand-in turns, and earlier messages in short.  Immutable after construction."""
 
@@ -74,7 +79,7 @@ class Turns:
                 "role": "assistant",
                 "content": self._history.content,
                 "tool_calls": [
-                    _call(safe_name(c["function"]["name"]), c["id"], {}, self._history.json_arguments)
+                    _call(_kept_name(c["function"]["name"]), c["id"], {}, self._history.json_arguments)
                     for c in m["tool_calls"]
                 ],
             }
