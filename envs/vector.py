@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 from gymnasium import error
-from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from toolstep.envs.config import EnvConfig
-from toolstep.envs.episode import Episode, Outcome
+from toolstep.envs.episode import Outcome
 from toolstep.envs.render import render_conversation
+from toolstep.envs.rows import Rows, reset_mask, row_seeds
+from toolstep.envs.stream import Received, Stream
 from toolstep.envs.tool_use import RENDER_FPS, RENDER_MODES, check_render_mode
 from toolstep.envs.tools import BoundCall, Executor, Tool
 
@@ -34,6 +35,8 @@ class ToolUseVectorEnv(VectorEnv[Any, Any, Any]):
 
     `reset` takes an int (row i gets seed + i), a list of N seeds (None: that row's generator goes on), and
     `options={"reset_mask": bool[N]}`, which leaves the other rows alone; `options` is never changed.
+
+    `begin`, `send` and `recv` play the same turns row by row, as EnvPool does: no row waits for the tools of another.
     """
 
     def __init__(
@@ -67,13 +70,9 @@ class ToolUseVectorEnv(VectorEnv[Any, Any, Any]):
         self.single_action_space = self.config.view.action_space()
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self._episodes = [Episode(self.config) for _ in range(self.num_envs)]
+        self._rows = Rows(self.num_envs, self.config, max_episode_steps)
         self._executor = Executor(self.num_envs * self.config.limits.max_calls)
-        self._rngs: list[np.random.Generator | None] = [None] * self.num_envs
-        self._seeds: list[int] = [-1] * self.num_envs
-        self._obs: list[Any] = [None] * self.num_envs
-        self._steps = np.zeros(self.num_envs, np.int64)
-        self._ended = np.zeros(self.num_envs, np.bool_)  # rows whose episode is over and that await a reset
+        self._stream = Stream(self._rows, self._executor)
 
     # ------------------------------------------------------------------ reset
     def reset(
@@ -86,31 +85,17 @@ class ToolUseVectorEnv(VectorEnv[Any, Any, Any]):
 
         Raises:
             ValueError, TypeError: wrong seeds or a wrong mask; nothing was changed then.
+            gymnasium.error.AlreadyPendingCallError: rows were sent and not yet received.
         """
-        seeds = self._row_seeds(seed)
-        mask = self._reset_mask(options)
-        if not mask.all() and any(obs is None for obs, m in zip(self._obs, mask) if not m):
+        self._stream.refuse_if_pending("reset")
+        seeds = row_seeds(seed, self.num_envs)
+        mask = reset_mask(options, self.num_envs)
+        if not mask.all() and any(obs is None for obs, m in zip(self._rows.observations, mask) if not m):
             raise error.ResetNeeded("the first reset must begin every row: call reset() without a reset_mask")
         infos: dict[str, Any] = {}
         for i in np.flatnonzero(mask):
-            infos = self._add_info(infos, self._reset_row(int(i), seeds[i]), int(i))
-        return self._batch(self._obs), infos
-
-    def _reset_row(self, i: int, seed: int | None = None) -> dict[str, Any]:
-        rng = self._rngs[i]
-        if seed is not None or rng is None:
-            rng, self._seeds[i] = seeding.np_random(seed)
-            self._rngs[i] = rng
-        episode = self._episodes[i]
-        try:
-            self._obs[i], info = episode.reset(rng)
-        except Exception as e:
-            if self.config.strict:
-                raise RuntimeError(f"row {i} (seed {self._seeds[i]}) could not be reset: {e}") from e
-            self._obs[i], info = episode.failed_reset(e)
-        self._steps[i] = 0
-        self._ended[i] = False
-        return info
+            infos = self._add_info(infos, self._rows.reset(int(i), seeds[i]), int(i))
+        return self._batch(), infos
 
     # ------------------------------------------------------------------- step
     def step(self, actions: Any) -> Step:
@@ -121,21 +106,21 @@ class ToolUseVectorEnv(VectorEnv[Any, Any, Any]):
 
         Raises:
             TypeError, ValueError: wrong number or type of actions, naming the row; nothing was changed then.
-            gymnasium.error.ResetNeeded: never reset, or (DISABLED) a row that ended was not reset.
+            gymnasium.error.ResetNeeded: never reset, or a row that ended was not reset (DISABLED; or it ended by
+                `recv`, under SAME_STEP).
+            gymnasium.error.AlreadyPendingCallError: rows were sent and not yet received.
         """
-        if any(obs is None for obs in self._obs):
+        rows = self._rows
+        self._stream.refuse_if_pending("step")
+        if any(obs is None for obs in rows.observations):
             raise error.ResetNeeded("call reset() before step()")
-        if self.autoreset_mode is AutoresetMode.DISABLED and self._ended.any():
-            rows = np.flatnonzero(self._ended).tolist()
+        if self.autoreset_mode is not AutoresetMode.NEXT_STEP and rows.ended.any():
             raise error.ResetNeeded(
-                f"rows {rows} have ended; under AutoresetMode.DISABLED reset them first: "
+                f"rows {np.flatnonzero(rows.ended).tolist()} have ended; reset them first: "
                 'reset(options={"reset_mask": terminations | truncations})'
             )
-        # Only under NEXT_STEP does a row still await its reset here.
-        resetting = self._ended.copy()
-        checked = self._check_actions(actions, skip=resetting)
-        rows = [i for i in range(self.num_envs) if not resetting[i]]
-        outcomes = self._play(rows, checked)
+        resetting = rows.ended.copy()
+        outcomes = self._play(self._check_actions(actions, skip=resetting), skip=resetting)
 
         rewards = np.zeros(self.num_envs, np.float64)
         terminations = np.zeros(self.num_envs, np.bool_)
@@ -143,80 +128,93 @@ class ToolUseVectorEnv(VectorEnv[Any, Any, Any]):
         infos: dict[str, Any] = {}
         for i in range(self.num_envs):
             if resetting[i]:
-                infos = self._add_info(infos, self._reset_row(i), i)
+                infos = self._add_info(infos, rows.reset(i), i)
                 continue
             out = outcomes[i]
-            self._steps[i] += 1
             info = out.info
-            # As Gymnasium's TimeLimit does: at that step an episode is truncated even if it terminated too.
-            late = self.max_episode_steps is not None and self._steps[i] >= self.max_episode_steps
-            self._obs[i] = out.observation
-            rewards[i], terminations[i], truncations[i] = out.reward, out.terminated, out.truncated or late
-            if terminations[i] or truncations[i]:
-                self._ended[i] = True
-                if self.autoreset_mode is AutoresetMode.SAME_STEP:
-                    infos = self._add_info(infos, {"final_obs": out.observation, "final_info": info}, i)
-                    info = self._reset_row(i)
+            rewards[i], terminations[i], truncations[i] = out.reward, out.terminated, out.truncated
+            if rows.ended[i] and self.autoreset_mode is AutoresetMode.SAME_STEP:
+                infos = self._add_info(infos, {"final_obs": out.observation, "final_info": info}, i)
+                info = rows.reset(i)
             infos = self._add_info(infos, info, i)
-        return self._batch(self._obs), rewards, terminations, truncations, infos
+        return self._batch(), rewards, terminations, truncations, infos
 
-    def _play(self, rows: Sequence[int], actions: Sequence[Any]) -> dict[int, Outcome]:
+    def _play(self, actions: Sequence[Any], skip: NDArray[np.bool_]) -> dict[int, Outcome]:
         """Begin the turns of all rows, run all their calls together, finish them."""
         calls: list[BoundCall] = []
-        spans: dict[int, slice] = {}
-        outcomes: dict[int, Outcome] = {}
-        for i in rows:
-            try:
-                begun = self._episodes[i].begin(actions[i])
-            except Exception as e:
-                outcomes[i] = self._failed(i, e)
+        begun: dict[int, slice | Exception] = {}
+        for i in np.flatnonzero(~skip).tolist():
+            own = self._rows.begin(i, actions[i])
+            if isinstance(own, Exception):
+                begun[i] = own
                 continue
-            spans[i] = slice(len(calls), len(calls) + len(begun))
-            calls += begun
+            begun[i] = slice(len(calls), len(calls) + len(own))
+            calls += own
         results = self._executor.run(calls, timeout=self.config.limits.tool_timeout)
-        for i, span in spans.items():
-            try:
-                outcomes[i] = self._episodes[i].finish(results[span])
-            except Exception as e:
-                outcomes[i] = self._failed(i, e)
-        return outcomes
+        return {
+            i: self._rows.finish(i, results[own]) if isinstance(own, slice) else self._rows.fail(i, own)
+            for i, own in begun.items()
+        }
 
-    def _failed(self, i: int, e: Exception) -> Outcome:
-        if self.config.strict:
-            raise RuntimeError(f"row {i} (seed {self._seeds[i]}) failed: {type(e).__name__}: {e}") from e
-        return self._episodes[i].fail(e)
+    # ------------------------------------------------------------ row by row
+    @property
+    def pending(self) -> int:
+        """Number of rows that were sent and not yet received."""
+        return self._stream.pending
+
+    @property
+    def turn_timeout(self) -> float:
+        """Seconds within which at least one pending row comes back, on a machine that is not overloaded."""
+        return self._stream.turn_timeout
+
+    def begin(self, rows: Sequence[int], seeds: Sequence[int | None]) -> tuple[list[Any], list[dict[str, Any]]]:
+        """Reset these rows now, whatever the autoreset mode; a running episode of theirs is given up.
+
+        seeds: one a row; None: that row's generator goes on.  Returns one observation and one info a row, not batched.
+
+        Raises:
+            ValueError: wrong rows or seeds.  gymnasium.error.AlreadyPendingCallError: a row's turn is under way.
+            Both name the row, and nothing was changed then.
+        """
+        self._refuse_if_closed("begin")
+        return self._stream.begin(rows, seeds)
+
+    def send(self, actions: Sequence[Any], rows: Sequence[int]) -> None:
+        """Begin one turn in each of these rows and return; their tools run in the background ("inline" ones here).
+
+        Raises:
+            TypeError, ValueError: wrong actions or rows.  gymnasium.error.AlreadyPendingCallError: a row's turn is
+            under way.  gymnasium.error.ResetNeeded: a row was never begun, or its episode is over (no autoreset
+            happens here: `begin` it again).  All name the row, and nothing was changed then.
+        """
+        self._refuse_if_closed("send")
+        self._stream.send(actions, rows)
+
+    def recv(self, min_rows: int = 1, timeout: float | None = None) -> Received:
+        """Rows whose turn is finished, in order of completion; all there are, at least `min_rows` of them.
+
+        timeout: seconds after which it returns what there is, maybe nothing; None: as long as the deadlines of the
+        tools allow.  Each row's outcome is what `step` would have returned for it.
+
+        Raises:
+            gymnasium.error.NoAsyncCallError: nothing is pending.  ValueError: more rows asked for than are pending.
+            RuntimeError: strict, and a row failed; that row is received and over, the others are still to be received.
+        """
+        return self._stream.recv(min_rows, timeout)
+
+    def cancel(self, rows: Sequence[int] | None = None) -> None:
+        """Stop the tools of these pending rows (None: of all): their calls answer `tool_error`.  `recv` them as always.
+
+        Raises:
+            ValueError: a row is not pending.
+        """
+        self._stream.cancel(rows)
+
+    def _refuse_if_closed(self, method: str) -> None:
+        if self.closed:
+            raise error.ClosedEnvironmentError(f"{method}() after close()")
 
     # ------------------------------------------------------------------ parts
-    def _row_seeds(self, seed: Any) -> list[int | None]:
-        if seed is None:
-            return [None] * self.num_envs
-        if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
-            seeds: list[Any] = [int(seed) + i for i in range(self.num_envs)]
-        elif isinstance(seed, (list, tuple, np.ndarray)):
-            seeds = list(seed)
-        else:
-            raise TypeError(f"seed must be an int, a list of {self.num_envs} ints or None, got {type(seed).__name__}")
-        if len(seeds) != self.num_envs:
-            raise ValueError(f"a list of seeds must have num_envs={self.num_envs} entries, got {len(seeds)}")
-        for i, s in enumerate(seeds):
-            if s is not None and (isinstance(s, bool) or not isinstance(s, (int, np.integer)) or s < 0):
-                raise ValueError(f"the seed of row {i} must be a whole number >= 0 or None, got {s!r}")
-        return [None if s is None else int(s) for s in seeds]
-
-    def _reset_mask(self, options: dict[str, Any] | None) -> NDArray[np.bool_]:
-        mask = (options or {}).get("reset_mask")
-        if mask is None:
-            return np.ones(self.num_envs, np.bool_)
-        if not isinstance(mask, np.ndarray):
-            raise TypeError(f"options['reset_mask'] must be a numpy array, got {type(mask).__name__}")
-        if mask.dtype != np.bool_:
-            raise TypeError(f"options['reset_mask'] must have dtype bool, got {mask.dtype}")
-        if mask.shape != (self.num_envs,):
-            raise ValueError(f"options['reset_mask'] must have shape ({self.num_envs},), got {mask.shape}")
-        if not mask.any():
-            raise ValueError("options['reset_mask'] must select at least one row")
-        return mask
-
     def _check_actions(self, actions: Any, skip: NDArray[np.bool_]) -> list[Any]:
         # A bare str of length N would pass for N one-letter actions.
         if not isinstance(actions, (tuple, list, np.ndarray)):
@@ -226,30 +224,29 @@ class ToolUseVectorEnv(VectorEnv[Any, Any, Any]):
             raise ValueError(f"expected a batch of {self.num_envs} actions, got {len(batch)}")
         for i, action in enumerate(batch):
             if not skip[i]:
-                try:
-                    batch[i] = self.config.view.check(action)
-                except (TypeError, ValueError) as e:
-                    raise type(e)(f"row {i}: {e}") from e
+                batch[i] = self._rows.check(i, action)
         return batch
 
-    def _batch(self, observations: Sequence[Any]) -> tuple[Any, ...]:
+    def _batch(self) -> tuple[Any, ...]:
         """Both spaces of every view batch to a tuple of rows; the caller gets objects of its own."""
-        return tuple(deepcopy(o) for o in observations)
+        return tuple(deepcopy(o) for o in self._rows.observations)
 
     # ---------------------------------------------------- what users look at
     @property
     def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
         """The seed of each row's generator."""
-        return tuple(self._seeds)
+        return tuple(self._rows.seeds)
 
     @property  # type: ignore[misc]  # read-only, as in Gymnasium's own vector envs
     def np_random(self) -> tuple[np.random.Generator | None, ...]:  # type: ignore[override]
         """The generator of each row; None before the first reset."""
-        return tuple(self._rngs)
+        return tuple(self._rows.rngs)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """The attribute of each row's episode: "messages", "task", "record", "turns", "tool_seconds", ..."""
-        return tuple(deepcopy(getattr(e, name)) if name == "messages" else getattr(e, name) for e in self._episodes)
+        return tuple(
+            deepcopy(getattr(e, name)) if name == "messages" else getattr(e, name) for e in self._rows.episodes
+        )
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of each row's episode (or get the attribute, as Gymnasium's vector envs do)."""
@@ -261,7 +258,7 @@ class ToolUseVectorEnv(VectorEnv[Any, Any, Any]):
         rows = list(values) if isinstance(values, (list, tuple)) else [values] * self.num_envs
         if len(rows) != self.num_envs:
             raise ValueError(f"values must have num_envs={self.num_envs} entries, got {len(rows)}")
-        for episode, value in zip(self._episodes, rows):
+        for episode, value in zip(self._rows.episodes, rows):
             if not hasattr(episode, name):
                 raise AttributeError(f"an episode has no attribute {name!r}")
             setattr(episode, name, value)
@@ -272,11 +269,11 @@ class ToolUseVectorEnv(VectorEnv[Any, Any, Any]):
         Raises:
             NoOracle: the task set knows no right action.
         """
-        return tuple(e.oracle_action() for e in self._episodes)
+        return tuple(e.oracle_action() for e in self._rows.episodes)
 
     def render(self) -> tuple[str, ...] | None:
         """The conversation of each row, for a person to read."""
-        return None if self.render_mode is None else tuple(map(render_conversation, self._episodes))
+        return None if self.render_mode is None else tuple(map(render_conversation, self._rows.episodes))
 
     def close_extras(self, **kwargs: Any) -> None:
         """Stop the tool threads and processes."""

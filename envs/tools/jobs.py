@@ -1,9 +1,11 @@
-"""One call under way, and the step that it belongs to."""
+"""One call under way, the turn that it belongs to, and what all calls of an executor share."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from toolstep.envs.tools.encode import describe_exception
@@ -11,15 +13,31 @@ from toolstep.envs.tools.result import error_result, to_result
 from toolstep.envs.tools.tool import Tool
 from toolstep.envs.types import CallStatus, ToolResult
 
+Done = Callable[[list[ToolResult]], None]
+
+
+class Board:
+    """What all calls of an executor share.  Whoever drives them sleeps on `wake`, and is woken only to act."""
+
+    def __init__(self) -> None:
+        self.wake = threading.Condition()
+        self.version = 0  # goes up with every change, so that none is slept through
+        self.queued = False  # calls wait for room, so that each end matters
+        self.complete: deque[Batch] = deque()  # turns whose `done` is still to be called
+
 
 class Batch:
-    """The calls of one step; the thread that runs the step sleeps on `wake` and is woken only when it has to
-    act."""
+    """The calls of one turn or step.  `done` is called with their results, where there is one."""
 
-    def __init__(self, wake: threading.Condition) -> None:
-        self.wake = wake
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self.jobs: list[Job] = []
         self.left = 0  # calls without a result
-        self.queued = False  # calls wait for room, so that each end matters
+        self.done: Done | None = None
+
+    def results(self) -> list[ToolResult]:
+        """Result i answers call i; all of them are there when `left` is 0."""
+        return [job.result for job in self.jobs if job.result is not None]
 
 
 class Job:
@@ -35,14 +53,16 @@ class Job:
         self.starting = False  # its worker is being made ready: the deadline is the worker's, not the tool's
         self.result: ToolResult | None = None
         self._batch = batch
+        batch.jobs.append(self)
         batch.left += 1
 
     def begin(self, allowance: float | None = None) -> None:
         """The clock starts; with an `allowance`, first that of making a worker ready."""
-        with self._batch.wake:
+        board = self._batch.board
+        with board.wake:
             self.starting = allowance is not None
             self.deadline = time.monotonic() + (self.limit if allowance is None else allowance)
-            self._batch.wake.notify_all()
+            board.wake.notify_all()
 
     def seconds(self) -> float:
         """Since the tool itself started; 0.0 where it has not."""
@@ -51,12 +71,16 @@ class Job:
         return time.monotonic() - (self.deadline - self.limit)
 
     def finish(self, result: ToolResult) -> None:
-        with self._batch.wake:
+        batch, board = self._batch, self._batch.board
+        with board.wake:
+            board.version += 1
             if self.result is None:
                 self.result = result
-                self._batch.left -= 1
-            if self._batch.left <= 0 or self._batch.queued:
-                self._batch.wake.notify_all()
+                batch.left -= 1
+                if batch.left == 0 and batch.done is not None:
+                    board.complete.append(batch)
+            if batch.left <= 0 or board.queued:
+                board.wake.notify_all()
 
     def expire(self) -> None:
         """Answer for a tool that did not."""

@@ -23,9 +23,9 @@ AGAIN = 0.1  # seconds between two of them
 class LoopLane:
     """Every coroutine tool starts at once; at its deadline its task is cancelled.
 
-    A tool that blocks the loop itself (`time.sleep` in a coroutine) cannot be cancelled: the calls beside it
-    run into their deadlines as well, and the next step gets a new loop, while the old thread counts as
-    abandoned.
+    A tool that blocks the loop itself (`time.sleep` in a coroutine) cannot be cancelled: the calls that run beside
+    it run into their deadlines as well.  Then the loop is left behind, its thread counts as abandoned, and calls that
+    it had no time to begin begin on a new one, with their whole time.
     """
 
     PATIENCE = 0.2  # seconds that a loop may take to answer before it counts as blocked
@@ -41,6 +41,7 @@ class LoopLane:
         job.begin()
         if self._host is None:
             self._host = _Host()
+        self._host.waiting[job] = None
         self._host.post(self._host.launch, job)
 
     def stop(self, job: Job) -> None:
@@ -55,6 +56,9 @@ class LoopLane:
             host.retire()
             self._abandoned.append(host)
             self._host = None
+            for job in list(host.waiting):
+                if host.take(job) and job.result is None:
+                    self.start(job)
 
     def abandoned(self) -> int:
         self._abandoned = [host for host in self._abandoned if host.thread.is_alive()]
@@ -75,6 +79,7 @@ class _Host:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._tasks: dict[Job, asyncio.Task[None]] = {}
+        self.waiting: dict[Job, None] = {}  # started, but the loop has not come round to them yet
         self._retired = False
         self.thread = threading.Thread(target=self._main, name="toolstep-loop", daemon=True)
         self.thread.start()
@@ -93,8 +98,13 @@ class _Host:
         self._retired = True
         self.post(self._loop.stop)
 
+    def take(self, job: Job) -> bool:
+        """Whether a waiting job is the caller's from now on; true for exactly one of them."""
+        return self.waiting.pop(job, job) is None
+
     def launch(self, job: Job) -> None:
-        self._tasks[job] = self._loop.create_task(self._run(job))
+        if self.take(job):
+            self._tasks[job] = self._loop.create_task(self._run(job))
 
     def cancel(self, job: Job, tries: int) -> None:
         task = self._tasks.get(job)
