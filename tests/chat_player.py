@@ -155,7 +155,8 @@ class Player:
             sampled += len(ids)
             if context[before : before + len(ids)] != ids or Source.SAMPLED in delta.sources.tolist():  # I1, I6
                 raise Wrong(f"{where}: sampled ids were touched")
-            harmless = self.chat.delta(history, turn, worded(new, lambda i: "x"), TOOLS, stop=stop)
+            mild = [*worded(history[: len(opening)], lambda i: "x"), *history[len(opening) :]]
+            harmless = self.chat.delta(mild, turn, worded(new, lambda i: "x"), TOOLS, stop=stop)
             self._same(delta, harmless, where)
             done[self._written(history, turn, new, stop, delta, where)] += 1
             history += [past(turn), *new]
@@ -216,6 +217,8 @@ class Player:
         if self.encoder.control_in(plain) != self.encoder.control_in(other or ""):
             return "text checked, hostile content"
         whole = self.cell.tokenizer.encode(self.anchor + plain, add_special_tokens=False)[1:]
+        if any(m.content and m.content.strip() in plain for m in history[: len(self.truth.opening)]):
+            return "text checked, the template repeats the opening"
         if whole != delta.ids.tolist():
             raise Wrong(f"{where}: the ids are {delta.ids.tolist()}, the tokenizer gives {whole}")
         return "text and ids checked"

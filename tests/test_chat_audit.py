@@ -105,7 +105,7 @@ def test_refusal_is_not_wrong(monkeypatch):
     _break(monkeypatch, "delta", refuse)
     done = audit()
     assert done.ok
-    assert done.counts["refused"] == 19
+    assert done.counts["refused"] == 20
     assert checks(done)["one_result"].detail == "no"
 
 
@@ -114,7 +114,7 @@ def test_report_is_json_and_counts_every_scenario():
     done = audit()
     data = json.loads(json.dumps(done.to_dict()))
     assert data["ok"] is True
-    assert sum(data["counts"].values()) == len(data["checks"]) == 25
+    assert sum(data["counts"].values()) == len(data["checks"]) == 26
     assert data["facts"]["tool_call_format"] == "hermes_json"
     assert data["facts"]["stop_source"] == "given"
 
@@ -158,7 +158,7 @@ def folder(tmp_path: Path) -> Path:
 def test_folder_is_audited_as_a_table(folder):
     result = invoke(str(folder))
     assert result.exit_code == 0, result.output
-    assert "25 exact of 25 scenarios" in result.stdout
+    assert "26 exact of 26 scenarios" in result.stdout
     assert "nothing is wrong" in result.stdout
     assert "<|endoftext|> <|im_end|>  (from: generation_config.json)" in result.stdout
     assert "result that holds control tokens" in result.stdout
@@ -168,7 +168,7 @@ def test_json_is_one_document(folder):
     result = invoke(str(folder), "--json")
     data = json.loads(result.stdout)
     assert result.exit_code == 0
-    assert data["counts"] == {"exact": 25, "policy": 0, "refused": 0, "n/a": 0, "wrong": 0}
+    assert data["counts"] == {"exact": 26, "policy": 0, "refused": 0, "n/a": 0, "wrong": 0}
     assert data["seconds"] < 60
 
 
@@ -215,6 +215,6 @@ def test_smollm2_is_exact():
     result = invoke("smollm2", "--json")
     data = json.loads(result.stdout)
     assert result.exit_code == 0
-    assert data["counts"] == {"exact": 23, "policy": 0, "refused": 0, "n/a": 2, "wrong": 0}
+    assert data["counts"] == {"exact": 24, "policy": 0, "refused": 0, "n/a": 2, "wrong": 0}
     assert data["facts"]["stop_tokens"] == ["<|im_end|>"]
     assert data["facts"]["injection_safe"] is True

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from chat_cells import OWN, STOPS, native
+from chat_cells import OWN, STOPS, native, own_cells, shared_cells
 from chat_fixtures import CHATML, TOOLS, shared_template, shared_tokenizer, tiny_tokenizer
 
 from toolstep.envs.chat import ChatTemplate
+from toolstep.envs.chat.encoder import encoder_for
 from toolstep.envs.types import Message, ToolCall, Turn
 
 HISTORY = [Message("user", "Weather?")]
@@ -41,18 +42,12 @@ def test_episode_goes_on_after_two_calls_where_the_template_takes_one(shared):
     assert "5" in chat.delta(history, Turn("", None, (call(2),)), [result(2, "5")], TOOLS, stop=None).text
 
 
-@pytest.mark.xfail(
-    strict=False, reason="marks are chosen from characters that the unmarked rendering lacks, which JSON escapes"
-)
 def test_private_use_characters_in_results_written_as_ascii_json():
     chat = own("json-results")
     text = chat.delta(HISTORY, Turn("", None, (call(0),)), [result(0, "a\U000f0000b")], TOOLS, stop="<|im_end|>").text
     assert '"a\\udb80\\udc00b"' in text
 
 
-@pytest.mark.xfail(
-    strict=False, reason="content that is looked up in an unmarked rendering is found in the template's own text"
-)
 @pytest.mark.parametrize("half", ["<|im_e", "im_end|>"])
 def test_half_a_stop_token_as_content_does_not_hide_the_close(half):
     """The second result makes the template trim, so that contents are looked up; the first is part of the close."""
@@ -91,3 +86,22 @@ def test_prompt_that_begins_with_plain_text_has_the_space_of_its_vocabulary():
     chat = ChatTemplate(tokenizer, chat_template=template, stop_tokens=["</s>"])
     prompt = chat.prompt(HISTORY, [])
     assert prompt.ids.tolist() == tokenizer.encode(prompt.text, add_special_tokens=False)
+
+
+@pytest.mark.xfail(strict=False, reason="the history's text is not told from the template's where a delta repeats it")
+@pytest.mark.parametrize("name", ["moves-system", "mistral-common-v3", "mistral-small-3.2"])
+def test_task_and_tools_that_a_delta_repeats_inject_nothing(name):
+    """Mistral's templates write the tools, and older ones the system prompt, in front of the last user message."""
+    token = "<|im_start|>" if name == "moves-system" else "[INST]"
+    cells = own_cells() if name == "moves-system" else shared_cells("minimind")
+    chat = next(cell.chat() for cell in cells if cell.name == name)
+    control = encoder_for(chat.tokenizer).control_ids
+    seen = []
+    for word in ("harmless", token):
+        history = [Message("system", f"You are {word}."), *HISTORY]
+        tools = [{**t, "function": {**t["function"], "description": word}} for t in TOOLS]
+        new = [Message("user", "plain words")]
+        delta = chat.delta(history, Turn("Fine."), new, tools, stop=min(chat.stop_tokens))
+        assert word in delta.text
+        seen.append([i for i in delta.ids.tolist() if i in control])
+    assert seen[0] == seen[1]

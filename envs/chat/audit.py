@@ -15,7 +15,7 @@ import numpy as np
 
 from toolstep.envs.chat import builtin
 from toolstep.envs.chat.audit_report import Audit, Check, Difference, Facts, first_difference
-from toolstep.envs.chat.audit_scenarios import PLACE, SYSTEM, TOOLS, Scenario, said, scenarios, worded
+from toolstep.envs.chat.audit_scenarios import PLACE, SYSTEM, TOOLS, Scenario, described, said, scenarios, worded
 from toolstep.envs.chat.audit_truth import Boundary, Truth
 from toolstep.envs.chat.encoder import ControlTokens, Encoder, encoder_for
 from toolstep.envs.chat.errors import ChatTemplateError, TurnNotWritten
@@ -84,6 +84,8 @@ class _Auditor:
                 return self._prompt(s, [*history[:-1], *(s.new or history[-1:])])
             if s.kind == "close":
                 return self._close(s, history)
+            if s.kind == "past":
+                return self._past(s)
             return self._delta(s, history)
         except ChatTemplateError as e:
             return Check(s.name, s.title, "refused", type(e).__name__, " ".join(str(e).split()))
@@ -105,6 +107,18 @@ class _Auditor:
         if segment.inserted != segment.text:
             return Check(s.name, s.title, "wrong", detail=f"only {segment.inserted!r} of {segment.text!r} is reported")
         return self._verdict(s, segment, expected, min(self.chat.stop_tokens) + expected, None)
+
+    def _past(self, s: Scenario) -> Check:
+        """What a template repeats of the task and the tools in a delta must be no control token there either."""
+        if self.encoder is None:
+            return Check(s.name, s.title, "n/a", detail="there is no tokenizer")
+
+        def delta(text: str) -> Segment:
+            history = worded(self.truth.opening, lambda i: text)
+            return self.chat.delta(history, s.turn or Turn(""), s.new, described(text), stop=None)
+
+        got = delta(self.hostile)
+        return self._verdict(s, got, got.text, got.text, delta("x"))
 
     def _delta(self, s: Scenario, history: Sequence[Message]) -> Check:
         turn, stops = s.turn or Turn(""), self.chat.stop_tokens
@@ -148,9 +162,9 @@ class _Auditor:
     ) -> tuple[Sequence[Message], Turn, str, Boundary, str, str]:
         """(history and turn as the template can write them, real conversation, the turn's end in it, policy, why)."""
         ways = [(history, turn, "", "")]
-        if turn.calls and turn.content:
+        if turn.calls and (turn.content or turn.reasoning):
             reason = "the template does not write text before calls in this place; the context keeps what was sampled"
-            ways.append((history, replace(turn, content=""), "keep", reason))
+            ways.append((history, replace(turn, content="", reasoning=None), "keep", reason))
         if len(turn.calls) > 1:
             first = replace(turn.calls[0], parsed={"city": PLACE})
             reason = "the template takes one call a turn; this is what it writes after a turn that makes the first"
@@ -166,7 +180,8 @@ class _Auditor:
             except ChatTemplateError as e:
                 error = error or e
                 continue
-            if not shown.content or not shown.calls or shown.content not in real[len(end.front) :]:
+            moved = [t for t in (shown.content, shown.reasoning) if t and t in real[len(end.front) :]]
+            if not shown.calls or not moved:
                 return past, shown, real, end, policy, reason
         self.chat.delta(history, turn, new, TOOLS, stop=None)  # its refusal says more
         raise error or TurnNotWritten("the template does not write this turn")

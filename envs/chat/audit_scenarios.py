@@ -9,7 +9,7 @@ from typing import Any, Literal
 from toolstep.envs.types import Message, ToolCall, Turn
 
 Ended = Literal["stop", "none", "other"]
-Kind = Literal["prompt", "delta", "close"]
+Kind = Literal["prompt", "delta", "close", "past"]
 
 SYSTEM = Message("system", "You are a weather bot.")
 USER = Message("user", "How is the weather up north?")
@@ -39,8 +39,9 @@ TOOLS: list[dict[str, Any]] = [
 class Scenario:
     """One conversation.
 
-    kind: what is asked of the template: the first prompt, the delta behind `turn`, or the close of a turn that
-        was cut.  before: messages between the opening and the turn.  new: what the environment adds.
+    kind: what is asked of the template: the first prompt, the delta behind `turn`, the close of a turn that was
+        cut, or a delta where it is the task and the tools that hold control tokens.
+    before: messages between the opening and the turn.  new: what the environment adds.
     ended: whether the sample ended with the natural stop token, with none, or with another one.
     hostile: the contents hold control tokens.
     """
@@ -128,6 +129,14 @@ def scenarios(hostile: str) -> list[Scenario]:
             hostile=True,
             new=(Message("user", hostile),),
         ),
+        Scenario(
+            "hostile_past",
+            "task and tools with control tokens, later on",
+            "past",
+            turn=answer,
+            new=(FOLLOW,),
+            hostile=True,
+        ),
     ]
 
 
@@ -154,3 +163,8 @@ def said(turn: Turn) -> Message:
 def worded(messages: Sequence[Message], word: Callable[[int], str]) -> list[Message]:
     """The messages with other contents."""
     return [Message(m.role, word(i), (), m.tool_call_id, m.name) for i, m in enumerate(messages)]
+
+
+def described(text: str) -> list[dict[str, Any]]:
+    """The tools with other descriptions."""
+    return [{**t, "function": {**t["function"], "description": text}} for t in TOOLS]

@@ -15,6 +15,7 @@ from toolstep.envs.chat.audit_scenarios import PLACE, SYSTEM, TOOLS, USER, calls
 from toolstep.envs.chat.encoder import ControlTokens
 from toolstep.envs.chat.errors import ChatTemplateError, TurnNotWritten
 from toolstep.envs.chat.fallback import Fallback
+from toolstep.envs.chat.history import inline_thoughts
 from toolstep.envs.chat.marks import Marker
 from toolstep.envs.chat.render import Renderer
 from toolstep.envs.types import Message, Turn
@@ -52,13 +53,17 @@ class Truth:
         self._render, self._fallback, self._tokens, self._kwargs = render, fallback, tokens, kwargs
         self.stops, self._write = stops, write
         self._form: tuple[str | None, bool] | None = None
+        self._thoughts_apart = True
         self.opening = self._find_opening()
         self._form = self._find_form()
+        self._thoughts_apart = self._fallback is None and self.thought_end() is not None
         given, without = self.text(self.opening, generation=True), self.text(self.opening)
         self._header = tokens.at(given, len(without)) if given.startswith(without) else None
 
     def text(self, messages: Sequence[Message], *, generation: bool = False) -> str:
         """The conversation as the template writes it.  Raises TemplateRejects."""
+        if not self._thoughts_apart:
+            messages = inline_thoughts(messages)
         if self._fallback is not None:
             dicts, tools = self._fallback.messages(messages, TOOLS, Marker(plain=True)), []
         else:
