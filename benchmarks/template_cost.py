@@ -7,8 +7,8 @@ episode; `delta` is what follows a turn with one call, behind 1, 8 and 64 turns 
 rows' shapes have been seen before (an episode's usual step) and where nothing has (`first`: one row, renderings
 included).  `full` is what the delta replaces: the chat template applied to the whole conversation, and tokenized.
 `strict` is the delta with its check against such a rendering.  Machines are noisy: a figure is CPU time, the best of
-several repeats, and the ratios are the ones to compare.  Templates and tokenizers are read from a folder (--shared); without it
-only the built-in template is measured, with bytes for tokens.
+several repeats, and the ratios are the ones to compare.  Templates and tokenizers are read from a folder (--shared);
+without it only the built-in template is measured, with bytes for tokens.
 """
 
 from __future__ import annotations

@@ -72,7 +72,11 @@ class TracingEnvironment(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def shown(value: Any) -> Any:
-        return value if isinstance(value, Watched) else str(value)
+        if isinstance(value, (str, Watched)):
+            return value if isinstance(value, Watched) else str(value)
+        if _held(value) is _UNKNOWN:  # its text may be an address
+            raise Untraceable(f"a {type(value).__name__} is written")
+        return str(value)
 
     @staticmethod
     def joined(values: Iterable[Any]) -> Any:
