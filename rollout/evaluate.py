@@ -28,6 +28,7 @@ class Speed:
     env_seconds: float
     tokens_per_second: float
     episodes_per_second: float
+    wait_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,4 +181,5 @@ def _tag_result(members: Sequence[Trajectory]) -> TagResult:
 
 
 def _speed(m: RunMetrics) -> Speed:
-    return Speed(m.seconds, m.agent_seconds, m.env_seconds, m.tokens_per_second, m.episodes_per_second)
+    rates = m.tokens_per_second, m.episodes_per_second
+    return Speed(m.seconds, m.agent_seconds, m.env_seconds, *rates, wait_seconds=m.wait_seconds)

@@ -82,9 +82,10 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
     ]
     if summary.speed is not None:
         s = summary.speed
+        wait = f", waiting for tools {s.wait_seconds:.1f} s" if s.wait_seconds else ""
         out += [
             ("speed", f"{_rate(s.tokens_per_second)}{s.episodes_per_second:.2f} episodes/s"),
-            ("time", f"{s.seconds:.1f} s: agent {s.agent_seconds:.1f} s, env {s.env_seconds:.1f} s"),
+            ("time", f"{s.seconds:.1f} s: agent {s.agent_seconds:.1f} s, env {s.env_seconds:.1f} s{wait}"),
         ]
     return out
 
