@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from shared import shared
 
-from toolstep.envs.chat.errors import UnknownToolCallFormat
+from toolstep.envs.chat.errors import UnknownToolCallFormat, UnwritableTurn
 from toolstep.envs.chat.formats import FORMATS, get_format
+from toolstep.envs.tools import Tool, resolve
 from toolstep.envs.types import CallStatus, ToolCall, Turn
 
 HERMES = get_format("hermes_json")
@@ -22,33 +24,54 @@ def _call(arguments: str, name: str = '"f"') -> str:
     return f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
 
 
+CORPUS = ["command_r7b", "deepseek_v3", "deepseek_v31", "functionary_v31", "functionary_v32", "glm_xml", "granite3",
+          "harmony", "hermes_json", "kimi", "llama3_json", "llama3_python_tag", "minimax_m2", "minimind", "mistral_v11",
+          "mistral_v3", "pythonic", "qwen3_coder_xml"]  # fmt: skip
+
+
 def _corpus(name: str):
-    return [json.loads(line) for line in shared(f"tool_calls/{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = shared(f"tool_calls/{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    tools = json.loads(shared("tool_calls/tools.json").read_text(encoding="utf-8"))["tools"]
+    return [json.loads(line) for line in lines], tools
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", CORPUS)
 def test_every_case_of_the_corpus_is_read_as_expected(name):
     form = FORMATS[name]
-    for case in _corpus(name):
-        turn = form.parse(case["text"], finish=case["finish"], prompt_tail=case["prompt_tail"])
+    cases, schemas = _corpus(name)
+    tools = {s["function"]["name"]: _tool(s["function"]) for s in schemas}
+    for case in cases:
+        turn = form.parse(case["text"], finish=case["finish"], prompt_tail=case["prompt_tail"], tools=schemas)
         want = case["expect"]
         good = [c for c in turn.calls if c.status is CallStatus.OK]
         bad = [c for c in turn.calls if c.status is not CallStatus.OK]
-        assert [{"name": c.name, "arguments": c.parsed} for c in good] == want["calls"], case["title"]
+        got = [{"name": c.name, "arguments": c.parsed} for c in good]
+        assert json.dumps(got) == json.dumps(want["calls"]), case["title"]  # 1 is not True, nor 1.0
         assert [c.status.value for c in bad] == want["errors"], case["title"]
         assert turn.content == want["content"], case["title"]
         assert turn.reasoning == want["reasoning"], case["title"]
         assert all(c.error and c.parsed is None for c in bad), case["title"]
+        settled = [resolve(c, tools)[0].status.value for c in good]
+        assert settled == [v or "ok" for v in want["validation"]], case["title"]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+def _tool(f):
+    return Tool.from_schema(lambda **kwargs: "", name=f["name"], parameters=f["parameters"])
+
+
+def test_corpus_holds_no_format_that_is_left_out():
+    files = {p.stem for p in shared("tool_calls").glob("*.jsonl")}
+    assert files == set(CORPUS) <= set(FORMATS)
+
+
+@pytest.mark.parametrize("name", CORPUS)
 def test_what_was_read_is_written_so_that_it_reads_the_same(name):
     form = FORMATS[name]
-    for case in _corpus(name):
-        tail = case["prompt_tail"]
-        turn = form.parse(case["text"], finish=case["finish"], prompt_tail=tail)
-        again = form.parse(form.write(turn, prompt_tail=tail), finish=case["finish"], prompt_tail=tail)
-        assert again == turn, case["title"]
+    cases, tools = _corpus(name)
+    for case in cases:
+        where = {"prompt_tail": case["prompt_tail"], "tools": tools}
+        turn = form.parse(case["text"], finish=case["finish"], **where)
+        assert form.parse(form.write(turn, **where), finish=case["finish"], **where) == turn, case["title"]
 
 
 _JSON = st.recursive(
@@ -75,19 +98,61 @@ def _turns(draw):
     )
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("tail", ["", "<|im_start|>assistant\n<think>\n"], ids=["closed", "open thought"])
-def test_reading_is_the_inverse_of_writing(name, tail):
-    form = FORMATS[name]
+def _said(turn: Turn) -> tuple:
+    """A turn without what a writer may choose: the exact text of arguments."""
+    return turn.content, turn.reasoning, [(c.id, c.name, json.dumps(c.parsed), c.status) for c in turn.calls]
 
-    @settings(max_examples=60, deadline=None)
+
+@pytest.mark.parametrize("tail", ["", "OPEN"], ids=["closed", "open thought"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_is_written_reads_the_same_or_is_refused(name, tail):
+    form = FORMATS[name]
+    tail = tail and "<|im_start|>assistant\n" + form.think_open
+
+    @settings(max_examples=25, deadline=None)
     @given(_turns())
     def check(turn):
-        if name.startswith("llama3") and turn.calls:
-            turn = Turn("", turn.reasoning, turn.calls)  # bare JSON in prose is prose
+        try:
+            text = form.write(turn, prompt_tail=tail)
+        except UnwritableTurn:
+            return
+        again = form.parse(text, prompt_tail=tail)
         if tail and turn.reasoning is None:
             turn = Turn(turn.content, "", turn.calls)  # the thought is open: it will be closed, empty
-        assert form.parse(form.write(turn, prompt_tail=tail), prompt_tail=tail) == turn
+        assert _said(again) == _said(turn)
+        assert form.parse(form.write(again, prompt_tail=tail), prompt_tail=tail) == again
+
+    check()
+
+
+# Tags that end a value where values are plain text are left out; what a format's own strings can hold is in.
+_EVERYDAY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="<|"), max_size=12)
+    | st.sampled_from(["007", "true", "null", "a\nb", "it's \"so\"", "[1, 2", "}}", "\\", "naïve 🙂", "", " padded "]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.from_regex(r"[a-z_]{1,6}", fullmatch=True), inner,
+                                                                max_size=3),
+    max_leaves=5,
+)  # fmt: skip
+_NAMES = st.from_regex(r"[a-z][a-z_0-9]{0,12}", fullmatch=True).filter(lambda n: n != "all")
+_ONLY_CALLS = {"llama3_json", "json_list", "pythonic"}  # calls behind text are text there
+_NO_THOUGHT_BEFORE_TEXT = {"apriel"}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_everyday_turns_can_be_written_in_every_format(name):
+    form = FORMATS[name]
+
+    @settings(max_examples=25, deadline=None)
+    @given(
+        st.lists(st.tuples(_NAMES, st.dictionaries(_NAMES, _EVERYDAY, max_size=3)), max_size=3),
+        st.sampled_from(["", "Let me look that up.", "Two\nlines, 5 > 3."]),
+        st.sampled_from([None, "I need the number.", ""]),
+    )
+    def check(made, content, reasoning):
+        calls = tuple(ToolCall(f"call{i:05d}", n, json.dumps(a), a) for i, (n, a) in enumerate(made))
+        turn = Turn("" if calls and name in _ONLY_CALLS else content, reasoning, calls)
+        assert _said(form.parse(form.write(turn))) == _said(turn)
 
     check()
 
@@ -104,9 +169,9 @@ _PIECES = [
 def test_no_text_makes_the_parser_raise(name):
     form = FORMATS[name]
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=80, deadline=None)
     @given(
-        st.lists(st.sampled_from(_PIECES) | st.text(max_size=8), max_size=9).map("".join),
+        st.lists(st.sampled_from([*_PIECES, *_marks(form)]) | st.text(max_size=8), max_size=9).map("".join),
         st.sampled_from(["stop", "length"]),
         st.sampled_from(["", "<think>\n", "x"]),
     )
@@ -118,7 +183,8 @@ def test_no_text_makes_the_parser_raise(name):
                 assert c.name
                 json.dumps(c.parsed, allow_nan=False).encode()
                 json.dumps(c.parsed, ensure_ascii=False).encode()  # no lone surrogate
-        form.write(turn, prompt_tail=tail)
+        with contextlib.suppress(UnwritableTurn):
+            form.write(turn, prompt_tail=tail)
 
     check()
 
@@ -191,23 +257,42 @@ def test_unknown_format_names_the_nearest():
         get_format("hermes-json")
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize(
-    "piece",
-    [
-        '<tool_call>{"a":',
-        '<tool_call>"',
-        '<tool_call>{"name": "f"}',
-        "<think>",
-        '{"name": "f"}',
-        "<tool_call>[",
-        '"',
-        "{",
-        '\\"',
-    ],
-)
-def test_time_to_read_grows_with_the_length_of_the_text(name, piece):
-    text = piece * (100_000 // len(piece))
+@pytest.mark.parametrize("name", [n for n in FORMATS if n not in ("minimind", "phi4_mini", "apriel")])  # subclasses
+def test_time_to_read_grows_no_faster_than_the_text(name):
+    form = FORMATS[name]
+    at_50k, worst = max((_seconds(form, piece, 50_000), piece) for piece in _adversarial(form))
+    at_50k = min(at_50k, _seconds(form, worst, 50_000))
+    at_200k = min(_seconds(form, worst, 200_000) for _ in range(2))
+    assert at_200k < 8 * at_50k + 0.002, f"{at_200k / at_50k:.1f} times as long for four times the text: {worst!r}"
+    assert at_200k < 2.0  # alone on a core: 0.02 to 0.15
+
+
+def _seconds(form, piece: str, length: int) -> float:
+    """The process's own time."""
+    text = (piece * (length // len(piece) + 1))[:length]
     started = time.process_time()
-    FORMATS[name].parse(text)
-    assert time.process_time() - started < 2.0
+    form.parse(text)
+    return time.process_time() - started
+
+
+def _marks(form) -> list[str]:
+    """Texts that mean something to a format."""
+    own = [getattr(form, k, "") for k in ("begin", "end", "call_open", "separator", "parameter_close", "close")]
+    own += [*getattr(form, "markers", ()), form.think_open, form.think_close]
+    if hasattr(form, "write_argument"):
+        own += [form.write_argument("k", "v"), form.write_argument("k", "v")[:8]]
+    return [*dict.fromkeys(m for m in own if m), "[f(a=", 'f(a="x")', "f\n", "to=functions.f", "<|message|>", "call:f{"]
+
+
+def _adversarial(form) -> list[str]:
+    """Texts which, repeated, have led parsers to read the same thing again and again."""
+    head = getattr(form, "call_open", _marks(form)[0])
+    head += "f" + form.separator if hasattr(form, "separator") else ""
+    alone = {
+        "harmony": ['<|start|>assistant to=f<|channel|>x<|message|>{"a":"', "<|channel|>", "<|message|>"],
+        "functionary_v32": [">>>f\n{", ">>>", "all\n"],
+        "pythonic": ["[f(a=[", '[f(a="', "[f("],
+        "lfm2_pythonic": [head + "[f(a=[", head + '[f(a="'],
+        "gemma4": [head + "call:f{a:[", head + 'call:f{a:<|"|>'],
+    }.get(form.name, ['{"name": "f"}', head + '["\\"', head + '{"a":'])
+    return [head, head + '"', head + '\\"', head + "[", head + "x", form.think_open, '"', "{", '\\"', "[[", *alone]

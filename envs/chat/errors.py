@@ -43,3 +43,7 @@ class UnsafeContent(ChatTemplateError):
 
 class UnknownToolCallFormat(ChatTemplateError):
     """The template writes tool calls in a form for which there is no parser."""
+
+
+class UnwritableTurn(ChatTemplateError):
+    """The tool-call format has no text for this turn: a name that would end its header, for instance."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +16,14 @@ from toolstep.envs.chat.errors import (
     UnknownToolCallFormat,
 )
 from toolstep.envs.chat.fallback import Fallback
-from toolstep.envs.chat.formats import ToolCallFormat, detect_format, get_format
+from toolstep.envs.chat.formats import FORMATS, ToolCallFormat, detect_format, get_format
 from toolstep.envs.chat.marks import Marker
 from toolstep.envs.chat.turns import PROBE_TOOLS, SENTINEL
 
 _USER = {"role": "user", "content": "Zq7userQz"}
 _SYSTEM = {"role": "system", "content": "Zq7systemQz"}
 _CALL = ("probe", "call00000")
+NUMBER = 7250413
 _DESCRIPTION = PROBE_TOOLS[0]["function"]["description"]
 
 
@@ -103,37 +105,50 @@ def _format(
 ) -> ToolCallFormat:
     if name is not None:
         return get_format(name)
-    turns = list(_rendered_calls(writer, base, kwargs))
-    form = detect_format(iter(turns), _CALL[0], {"value": SENTINEL})
+    prompt = writer.render(base, PROBE_TOOLS, generation=True, kwargs=kwargs)
+    turns = list(_rendered_calls(writer, base, prompt, kwargs))
+    form = detect_format(turns, _CALL[0], prompt)
     if form is None:
-        shown = turns[0][:200] if turns else ""
+        shown = turns[0][0][:200] if turns else ""
         raise UnknownToolCallFormat(
-            f"the chat template writes a call as {shown!r}, which no known format reads; pass "
-            "tool_call_format= with one of toolstep.envs.chat.formats.FORMATS, or register_format()"
+            f"the chat template writes a call as {shown!r}, which no known format reads; pass tool_call_format= with "
+            f"one of {sorted(FORMATS)}, or register_format() one of your own (toolstep.envs.chat.formats)"
         )
     return form
 
 
-def _rendered_calls(writer: DeltaWriter, base: list[dict[str, Any]], kwargs: Mapping[str, Any]) -> Iterator[str]:
-    """A turn with the probe's call as the template writes it, cut out of the conversation in several ways."""
-    prompt = writer.render(base, PROBE_TOOLS, generation=True, kwargs=kwargs)
+def _rendered_calls(
+    writer: DeltaWriter, base: list[dict[str, Any]], prompt: str, kwargs: Mapping[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A turn with the probe's call as the template writes it, cut out of the conversation in several ways.
+
+    With a text as the argument, and with a number: some templates write texts without quotes.
+    """
     before = writer.render(base, PROBE_TOOLS, kwargs=kwargs)
-    arguments = {"value": SENTINEL}
-    for content in (None, ""):
-        for given in (arguments, json.dumps(arguments)):
-            call = {"id": _CALL[1], "type": "function", "function": {"name": _CALL[0], "arguments": given}}
-            turn = {"role": "assistant", "content": content, "tool_calls": [call]}
-            try:
-                text = writer.render([*base, turn], PROBE_TOOLS, kwargs=kwargs)
-            except ChatTemplateError:
-                continue
-            at = text.rfind(SENTINEL)
-            if at < 0:
-                continue
-            ends = [end for s in writer.stops if (end := text.find(s, at)) >= 0]
-            text = text[: min(ends, default=len(text))]
-            shared = next((i for i, (a, b) in enumerate(zip(text, prompt)) if a != b), min(len(text), len(prompt)))
-            for start in sorted({len(prompt) if text.startswith(prompt) else shared, shared}):
-                yield text[start:]
-            if text.startswith(before):
-                yield text[len(before) :]
+    for value in (SENTINEL, NUMBER):
+        arguments = {"value": value}
+        for content in (None, ""):
+            for given in (arguments, json.dumps(arguments)):
+                call = {"id": _CALL[1], "type": "function", "function": {"name": _CALL[0], "arguments": given}}
+                turn = {"role": "assistant", "content": content, "tool_calls": [call]}
+                try:
+                    text = writer.render([*base, turn], PROBE_TOOLS, kwargs=kwargs)
+                except ChatTemplateError:
+                    continue
+                for part in _cut_out(text, text.rfind(str(value)), prompt, before, writer.stops):
+                    yield part, arguments
+                    if "&#34;" in part:  # some templates write JSON as if for a page of HTML; no model does
+                        yield html.unescape(part), arguments
+
+
+def _cut_out(text: str, at: int, prompt: str, before: str, stops: Collection[str]) -> Iterator[str]:
+    """The last turn of a conversation, in which something stands at `at`, up to a stop token."""
+    if at < 0:
+        return
+    ends = [end for s in stops if (end := text.find(s, at)) >= 0]
+    text = text[: min(ends, default=len(text))]
+    shared = next((i for i, (a, b) in enumerate(zip(text, prompt)) if a != b), min(len(text), len(prompt)))
+    for start in sorted({len(prompt) if text.startswith(prompt) else shared, shared}):
+        yield text[start:]
+    if text.startswith(before):
+        yield text[len(before) :]

@@ -248,19 +248,31 @@ class ChatTemplate:
         return self._encoder.encode(written.text, written.foreign, written.body)
 
     # ------------------------------------------------------------------ turns
-    def parse(self, text: str, *, finish: Finish = "stop", prompt_tail: str = "", first_id: int = 0) -> Turn:
+    def parse(
+        self,
+        text: str,
+        *,
+        finish: Finish = "stop",
+        prompt_tail: str = "",
+        first_id: int = 0,
+        tools: Schemas = (),
+    ) -> Turn:
         """The turn in `text`, decoded with special tokens kept, without its stop token.  Never raises on any
         text.
 
         finish: "length" where the sample was cut.  prompt_tail: the end of the prompt, which may open a
             thought.
         first_id: the number of the first call's id (`call00000`).
+        tools: the schemas on offer; formats that write arguments as plain text take their types from them.
         """
-        return self._support.form.parse(text, finish=finish, prompt_tail=prompt_tail, first_id=first_id)
+        return self._support.form.parse(text, finish=finish, prompt_tail=prompt_tail, first_id=first_id, tools=tools)
 
-    def write(self, turn: Turn, *, prompt_tail: str = "") -> str:
-        """The text that a model would sample for `turn`, without the stop token: the inverse of `parse`."""
-        return self._support.form.write(turn, prompt_tail=prompt_tail)
+    def write(self, turn: Turn, *, prompt_tail: str = "", tools: Schemas = ()) -> str:
+        """The text that a model would sample for `turn`, without the stop token: the inverse of `parse`.
+
+        Raises UnwritableTurn for a turn that the tool-call format cannot express.
+        """
+        return self._support.form.write(turn, prompt_tail=prompt_tail, tools=tools)
 
     def encode_turn(self, text: str) -> NDArray[np.int64]:
         """Ids, int64 [T], of a turn as a model would sample it, with the stop token with which such a turn

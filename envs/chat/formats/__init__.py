@@ -1,28 +1,59 @@
-"""Tool-call formats: how a model writes calls into a turn, and how they are read back."""
+"""Tool-call formats: how a model writes calls into a turn, and how they are read back.
+
+A format is a class with a `name`, `scan` and `write_calls` (see `base.ToolCallFormat`); most are a few class variables
+of `block.JSONBlock` (JSON behind a marker), `section.HeadedJSON` (each call with a head and JSON arguments) or
+`xml.XMLFormat`.  `register_format` makes one of your own known by its name and to detection.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable
+from typing import Any
 
 from toolstep.envs.chat.errors import UnknownToolCallFormat
 from toolstep.envs.chat.formats.base import ToolCallFormat
+from toolstep.envs.chat.formats.cohere import CommandR7B
+from toolstep.envs.chat.formats.deepseek import DeepSeekV3, DeepSeekV31
+from toolstep.envs.chat.formats.functionary import FunctionaryV31, FunctionaryV32
+from toolstep.envs.chat.formats.gemma import Gemma4
+from toolstep.envs.chat.formats.glm import GLM
+from toolstep.envs.chat.formats.granite import Granite3, Granite20B
+from toolstep.envs.chat.formats.harmony import Harmony
 from toolstep.envs.chat.formats.hermes import HermesJSON, MiniMind
-from toolstep.envs.chat.formats.json_list import Granite3, MistralV3
+from toolstep.envs.chat.formats.kimi import Kimi
+from toolstep.envs.chat.formats.listed import Apertus, Apriel, Firefunction, Hunyuan, InternLM2, JSONList, Phi4Mini
 from toolstep.envs.chat.formats.llama3 import Llama3JSON, Llama3PythonTag
-from toolstep.envs.types import CallStatus
+from toolstep.envs.chat.formats.minimax import MiniMaxM2
+from toolstep.envs.chat.formats.mistral import MistralV3, MistralV11
+from toolstep.envs.chat.formats.pythonic import LFM2, Pythonic
+from toolstep.envs.chat.formats.qwen3_coder import Qwen3CoderXML
+from toolstep.envs.chat.formats.solar import Solar
+from toolstep.envs.types import CallStatus, ToolCall
 
 __all__ = ["FORMATS", "ToolCallFormat", "detect_format", "get_format", "register_format"]
 
+_ALL: tuple[type[ToolCallFormat], ...] = (
+    *(HermesJSON, MiniMind, Llama3PythonTag, Llama3JSON, MistralV3, MistralV11, Granite3, Granite20B, Qwen3CoderXML),
+    *(GLM, MiniMaxM2, DeepSeekV3, DeepSeekV31, Kimi, Harmony, CommandR7B, FunctionaryV31, FunctionaryV32, Pythonic),
+    *(LFM2, Firefunction, Phi4Mini, Hunyuan, Apriel, Apertus, InternLM2, JSONList, Gemma4, Solar),
+)
 # In the order in which detection tries them.
-FORMATS: dict[str, ToolCallFormat] = {
-    f.name: f for f in (HermesJSON(), MiniMind(), Llama3PythonTag(), Llama3JSON(), MistralV3(), Granite3())
-}
+FORMATS: dict[str, ToolCallFormat] = {f.name: f() for f in _ALL}
 
 
-def register_format(form: ToolCallFormat) -> None:
-    """Make a format of your own known by its name and to detection."""
-    FORMATS[form.name] = form
+def register_format(form: ToolCallFormat | type[ToolCallFormat]) -> Any:
+    """Make a format of your own known by its name and to detection; also as a decorator of its class.
+
+    One of the same name is replaced.  Raises TypeError for what is no format, ValueError for one without a name.
+    """
+    made = form() if isinstance(form, type) and issubclass(form, ToolCallFormat) else form
+    if not isinstance(made, ToolCallFormat):
+        raise TypeError(f"a format is a subclass of ToolCallFormat or an instance of one, got {form!r}")
+    if not isinstance(getattr(made, "name", None), str) or not made.name:
+        raise ValueError(f"{type(made).__name__} needs a class variable `name`, by which it is asked for")
+    FORMATS[made.name] = made
+    return form
 
 
 def get_format(name: str) -> ToolCallFormat:
@@ -35,19 +66,24 @@ def get_format(name: str) -> ToolCallFormat:
         raise UnknownToolCallFormat(f"no tool-call format {name!r}, known are {sorted(FORMATS)}{hint}") from None
 
 
-def detect_format(turns: Iterator[str], name: str, arguments: dict[str, str]) -> ToolCallFormat | None:
+def detect_format(turns: Iterable[tuple[str, dict[str, Any]]], name: str, prompt: str = "") -> ToolCallFormat | None:
     """The format that reads exactly the call `name(**arguments)` from a rendering of it.
 
-    turns: a template's renderings of the call.  Of several formats the one that would write it so is taken;
-    without that a reading counts only where tags frame the call.
+    turns: a template's renderings of a call, each with the call's arguments.  prompt: what the model writes behind.
+
+    Of several formats the one that would write the call so is taken, then one that leaves no text over, then one
+    whose thoughts the prompt opens.  Without the first, a reading counts only where marks frame the call.
     """
-    readers: list[ToolCallFormat] = []
-    for text in turns:
+    best: tuple[tuple[bool, bool, bool], ToolCallFormat] | None = None
+    for text, arguments in turns:
         for form in FORMATS.values():
-            calls = form.parse(text).calls
-            if [(c.status, c.name, c.parsed) for c in calls] == [(CallStatus.OK, name, arguments)]:
-                if form.write_calls(calls) in text:
-                    return form
-                if not text.lstrip().startswith("{"):
-                    readers.append(form)
-    return readers[0] if readers else None
+            turn = form.parse(text)
+            if [(c.status, c.name, c.parsed) for c in turn.calls] != [(CallStatus.OK, name, arguments)]:
+                continue
+            fresh = [ToolCall("", name, "", arguments)]
+            written = any(w in text for w in (form.write_calls(fresh), form.write_calls(turn.calls)))
+            if written or not text.lstrip().startswith("{"):
+                rank = (written, not turn.content, form.opens_thought(prompt))
+                if best is None or rank > best[0]:
+                    best = rank, form
+    return best[1] if best else None

@@ -1,17 +1,21 @@
-"""What a tool-call format is, and what formats share: thoughts, and calls written as JSON objects."""
+"""What a tool-call format is, and the thoughts that all formats share."""
 
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, ClassVar, Literal
 
-from toolstep.envs.chat.formats.scan import BadJSON, Value, item_starts, read_members, read_value
+from toolstep.envs.chat.errors import UnwritableTurn
+from toolstep.envs.chat.formats.typed import Parameters
 from toolstep.envs.types import CallStatus, ToolCall, Turn
 
 Finish = Literal["stop", "length"]
+Tools = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +31,28 @@ class Attempt:
 
 @dataclass
 class Scan:
-    """What a format found in a turn, in the order written."""
+    """What a format found in a turn, in the order written.  `parameters`: those of the tools on offer."""
 
     content: list[str] = field(default_factory=list)
     reasoning: list[str] | None = None
     attempts: list[Attempt] = field(default_factory=list)
+    parameters: Parameters = field(default_factory=lambda: Parameters(()))
 
     def think(self, text: str) -> None:
-        self.reasoning = [*(self.reasoning or []), text.strip()]
+        if self.reasoning is None:
+            self.reasoning = []
+        self.reasoning.append(text.strip())
+
+    def bad(self, status: CallStatus, arguments: str, error: str, name: str = "") -> None:
+        """Add a malformed attempt."""
+        self.attempts.append(Attempt(name, arguments, None, status, error))
 
 
 class ToolCallFormat(ABC):
-    """How one family of models writes thoughts and calls into a turn.  Stateless."""
+    """How one family of models writes thoughts and calls into a turn.  Stateless.
+
+    A format of your own needs `name`, `scan` and `write_calls`; see `register_format`.
+    """
 
     name: ClassVar[str]
     think_open: ClassVar[str] = "<think>"
@@ -49,21 +63,26 @@ class ToolCallFormat(ABC):
         """Read `text` from `pos`, where no thought is open, into `found`.  Never raises."""
 
     @abstractmethod
-    def write_calls(self, calls: Sequence[ToolCall]) -> str:
+    def write_calls(self, calls: Sequence[ToolCall], tools: Tools = ()) -> str:
         """The calls as a model writes them, "" for none; malformed attempts as they were sampled."""
 
-    def parse(self, text: str, *, finish: Finish = "stop", prompt_tail: str = "", first_id: int = 0) -> Turn:
-        """The turn in `text`, which has no stop token.
+    def parse(
+        self, text: str, *, finish: Finish = "stop", prompt_tail: str = "", first_id: int = 0, tools: Tools = ()
+    ) -> Turn:
+        """The turn in `text`, which has no stop token.  Never raises, on any text.
 
-        prompt_tail: the end of the prompt, which may have opened a thought.
+        finish: "length" where the sample was cut.  prompt_tail: the end of the prompt, which may have opened
+            a thought.
         first_id: the number of the first call's id.
+        tools: the schemas of the tools on offer, for the types of arguments that are written as plain text.
 
         Every attempted call is there, in the order written, malformed ones with a status and an error.
         """
-        found, pos = Scan(), 0
+        found, pos = Scan(parameters=Parameters(tools)), 0
         if self.opens_thought(prompt_tail):
-            if text.lstrip().startswith(self.think_open):  # a model may open it once more
-                pos = text.index(self.think_open) + len(self.think_open)
+            at = blank_end(text, 0)
+            if text.startswith(self.think_open, at):  # a model may open it once more
+                pos = at + len(self.think_open)
             pos = self.thought(text, pos, found)
         if pos < len(text):
             self.scan(text, pos, finish, found)
@@ -75,8 +94,21 @@ class ToolCallFormat(ABC):
         reasoning = None if found.reasoning is None else "\n".join(found.reasoning)
         return Turn(content, reasoning, calls)
 
-    def write(self, turn: Turn, *, prompt_tail: str = "") -> str:
-        """The text that a model would sample for `turn` after a prompt that ends in `prompt_tail`."""
+    def write(self, turn: Turn, *, prompt_tail: str = "", tools: Tools = ()) -> str:
+        """The text that a model would sample for `turn` after a prompt that ends in `prompt_tail`.
+
+        `parse` reads the same turn from it.  Raises UnwritableTurn for one that this format cannot express: a
+        name with a line break where the name is a line, content that looks like a call, ...
+        """
+        text = self.write_turn(turn, prompt_tail, tools)
+        cut = any(c.status is CallStatus.TRUNCATED for c in turn.calls)
+        again = self.parse(text, finish="length" if cut else "stop", prompt_tail=prompt_tail, tools=tools)
+        if difference := _difference(turn, again, self.opens_thought(prompt_tail)):
+            raise UnwritableTurn(f"the tool-call format {self.name!r} cannot express this turn: {difference}")
+        return text
+
+    def write_turn(self, turn: Turn, prompt_tail: str, tools: Tools) -> str:
+        """`write` without its check."""
         opened = self.opens_thought(prompt_tail)
         head = ""
         if turn.reasoning is not None or opened:
@@ -84,8 +116,12 @@ class ToolCallFormat(ABC):
             head = "" if opened else self.think_open + "\n"
             head += turn.reasoning or ""
             head += "" if unclosed else f"\n{self.think_close}\n\n"
-        calls = self.write_calls([c for c in turn.calls if c.status is not CallStatus.UNCLOSED_REASONING])
-        return head + turn.content + ("\n" if turn.content and calls else "") + calls
+        calls = self.write_calls([c for c in turn.calls if c.status is not CallStatus.UNCLOSED_REASONING], tools)
+        return head + self.write_content(turn.content, bool(calls)) + calls
+
+    def write_content(self, content: str, before_calls: bool) -> str:
+        """The text outside of thoughts and calls, as a model frames it."""
+        return content + ("\n" if content and before_calls else "")
 
     def opens_thought(self, prompt_tail: str) -> bool:
         """Whether a prompt that ends like this leaves a thought open."""
@@ -96,79 +132,99 @@ class ToolCallFormat(ABC):
         end = text.find(self.think_close, pos)
         if end < 0:
             found.think(text[pos:])
-            found.attempts.append(
-                Attempt(
-                    status=CallStatus.UNCLOSED_REASONING,
-                    arguments="",
-                    error=f"the thought was not closed with {self.think_close}, so nothing was acted on",
-                )
-            )
+            error = f"the thought was not closed with {self.think_close}, so nothing was acted on"
+            found.bad(CallStatus.UNCLOSED_REASONING, "", error)
             return len(text)
         found.think(text[pos:end])
         return end + len(self.think_close)
 
-
-# ---------------------------------------------------------------------- calls as JSON objects
-def call_from_members(members: dict[str, Value], source: str, keys: Sequence[str]) -> Attempt:
-    """A call from the members of its JSON object; `keys` are the names under which arguments may stand."""
-    name = members["name"].value if "name" in members else None
-    if not isinstance(name, str) or not name:
-        what = "has no name" if "name" not in members else "has a name that is not a text"
-        return Attempt(arguments=source, status=CallStatus.MISSING_NAME, error=f'the call {what}: give "name" a string')
-    given = next((members[k] for k in keys if k in members), None)
-    if given is None:
-        return Attempt(name, "{}", {})
-    value = given.value
-    if isinstance(value, str):  # some models dump the arguments twice
-        try:
-            value = read_value(value, 0).value
-        except BadJSON as e:
-            return Attempt(
-                name,
-                given.source,
-                status=CallStatus.ARGUMENTS_NOT_OBJECT,
-                error=f"the arguments are no object: {e}",
-            )
-    if not isinstance(value, dict):
-        kind = {list: "a list", type(None): "null", bool: "a boolean"}.get(type(value), "a number or text")
-        error = f"the arguments must be a JSON object, not {kind}"
-        return Attempt(name, given.source, status=CallStatus.ARGUMENTS_NOT_OBJECT, error=error)
-    return Attempt(name, given.source, value)
+    def leading_thought(self, text: str, pos: int, found: Scan) -> int:
+        """Read the thought that `text` begins with at `pos`, if it does; where the rest begins."""
+        start = blank_end(text, pos)
+        if not text.startswith(self.think_open, start):
+            return pos
+        return self.thought(text, start + len(self.think_open), found)
 
 
-def calls_from_json(text: str, pos: int, keys: Sequence[str]) -> tuple[list[Attempt], int]:
-    """The call, or the list of calls, that is the JSON value at `pos`, and its end.  Raises BadJSON."""
-    whole = read_value(text, pos)
-    if isinstance(whole.value, dict):
-        members, end = read_members(text, pos)
-        return [call_from_members(members, whole.source, keys)], end
-    if not isinstance(whole.value, list):
-        raise BadJSON("a call is a JSON object with a name and arguments")
-    attempts = []
-    for item, start in zip(whole.value, item_starts(text, pos), strict=True):
-        attempt = Attempt(status=CallStatus.MISSING_NAME, error="an element of the list of calls is no object")
-        if isinstance(item, dict):
-            attempt = call_from_members(read_members(text, start)[0], whole.source, keys)
-        if attempt.status is not CallStatus.OK:  # one list holds all calls: a bad element spoils it
-            return [Attempt(arguments=whole.source, status=attempt.status, error=attempt.error)], whole.end
-        attempts.append(attempt)
-    return attempts, whole.end
+class MarkedFormat(ToolCallFormat):
+    """A format whose calls begin with a marker, in the middle of other text.
+
+    frames: marks around content, which are no part of it.
+    """
+
+    markers: ClassVar[tuple[str, ...]]
+    frames: ClassVar[tuple[str, ...]] = ()
+
+    def scan(self, text: str, pos: int, finish: Finish, found: Scan) -> None:
+        pattern = any_of((*self.markers, self.think_open, *self.frames))
+        while pos < len(text):
+            m = pattern.search(text, pos)
+            found.content.append(text[pos : m.start() if m else len(text)])
+            if m is None:
+                return
+            if m.group() == self.think_open:
+                pos = self.thought(text, m.end(), found)
+            elif m.group() in self.frames:
+                pos = m.end()
+            else:
+                pos = self.read(text, m.end(), m.group(), found)
+
+    @abstractmethod
+    def read(self, text: str, pos: int, marker: str, found: Scan) -> int:
+        """Read what stands behind a marker that ends at `pos`; the position behind it, `pos` or later."""
 
 
-def arguments_text(call: ToolCall) -> str:
-    """JSON text of a good call's arguments: as sampled, where that is what `parsed` says."""
-    parsed = dict(call.parsed or {})
-    try:
-        same = read_value(call.arguments, 0)
-        value = read_value(same.value, 0).value if isinstance(same.value, str) else same.value
-        if value == parsed and not call.arguments[same.end :].strip():
-            return call.arguments
-    except BadJSON:
-        pass
-    return json.dumps(parsed, ensure_ascii=False)
+_BLANK = re.compile(r"\s*+")
 
 
-def call_object(call: ToolCall, key: str) -> str:
-    """`{"name": ..., key: {...}}`."""
-    name = json.dumps(call.name, ensure_ascii=False)
-    return f'{{"name": {name}, "{key}": {arguments_text(call)}}}'
+def blank_end(text: str, pos: int) -> int:
+    """The first position from `pos` on that holds no white space."""
+    m = _BLANK.match(text, pos)
+    return m.end() if m else pos
+
+
+@cache
+def any_of(markers: tuple[str, ...]) -> re.Pattern[str]:
+    """A pattern that finds the first of these texts, empty ones left out."""
+    return re.compile("|".join(re.escape(m) for m in sorted(filter(None, markers), key=len, reverse=True)))
+
+
+def _difference(turn: Turn, again: Turn, opened: bool) -> str:
+    """What of a turn is lost when it is written and read; "" if nothing is."""
+    if turn.content.strip() != again.content:
+        return f"the content {turn.content[:80]!r} would be read as {again.content[:80]!r}"
+    reasoning = "" if turn.reasoning is None and opened else turn.reasoning
+    if (None if reasoning is None else reasoning.strip()) != again.reasoning:
+        return f"the thought {str(reasoning)[:80]!r} would be read as {str(again.reasoning)[:80]!r}"
+    for a, b in zip(turn.calls, again.calls):
+        if a.name != b.name:
+            return f"a call of {a.name[:80]!r} would be read as one of {b.name[:80]!r}"
+        if a.status.value in _READING and a.status is not b.status:
+            return f"a call of {a.name[:80]!r} ({a.status.value}) would be read as {b.status.value}: {b.error[:200]}"
+        if _exact(a.parsed) != _exact(b.parsed):
+            return f"the arguments {str(a.parsed)[:80]} of {a.name[:80]!r} would be read as {str(b.parsed)[:80]}"
+    if len(turn.calls) != len(again.calls):
+        return f"its {len(turn.calls)} calls would be read as {len(again.calls)}"
+    return ""
+
+
+def _exact(parsed: Mapping[str, Any] | None) -> str:
+    """A form in which 1, 1.0 and True differ."""
+    return json.dumps(None if parsed is None else dict(parsed), sort_keys=True, default=repr)
+
+
+# Statuses that a reading of text can have; the others come later.
+_READING = frozenset(
+    s.value
+    for s in (
+        CallStatus.OK,
+        CallStatus.INVALID_JSON,
+        CallStatus.TRUNCATED,
+        CallStatus.MISSING_NAME,
+        CallStatus.ARGUMENTS_NOT_OBJECT,
+        CallStatus.MALFORMED_MARKUP,
+        CallStatus.POSITIONAL_ARGUMENT,
+        CallStatus.NOT_A_LITERAL,
+        CallStatus.UNCLOSED_REASONING,
+    )
+)

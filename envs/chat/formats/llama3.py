@@ -6,19 +6,12 @@ Several calls are separated by semicolons.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from typing import ClassVar
 
-from toolstep.envs.chat.formats.base import (
-    Attempt,
-    Finish,
-    Scan,
-    ToolCallFormat,
-    arguments_text,
-    call_from_members,
-)
+from toolstep.envs.chat.formats.base import Attempt, Finish, Scan, ToolCallFormat, Tools
+from toolstep.envs.chat.formats.json_calls import call_from_members, call_object
 from toolstep.envs.chat.formats.scan import BadJSON, is_open, read_members, read_value, skip_space, unreadable
 from toolstep.envs.types import CallStatus, ToolCall
 
@@ -36,9 +29,7 @@ class Llama3JSON(ToolCallFormat):
     prefix: ClassVar[str] = ""
 
     def scan(self, text: str, pos: int, finish: Finish, found: Scan) -> None:
-        start = skip_space(text, pos)
-        if text.startswith(self.think_open, start):
-            start = skip_space(text, self.thought(text, start + len(self.think_open), found))
+        start = skip_space(text, self.leading_thought(text, pos, found))
         if text.startswith("{", start) and self._is_attempt(text, start, finish):
             self._calls(text, start, found)
         elif (tag := text.find(TAG, start)) >= 0:
@@ -77,16 +68,8 @@ class Llama3JSON(ToolCallFormat):
                 found.content.append(text[pos:])
                 return
 
-    def write_calls(self, calls: Sequence[ToolCall]) -> str:
-        return self.prefix + "; ".join(map(self._written, calls)) if calls else ""
-
-    @staticmethod
-    def _written(call: ToolCall) -> str:
-        if call.parsed is None and not call.name:
-            return call.arguments
-        name = json.dumps(call.name, ensure_ascii=False)
-        arguments = arguments_text(call) if call.parsed is not None else call.arguments
-        return f'{{"name": {name}, "parameters": {arguments}}}'
+    def write_calls(self, calls: Sequence[ToolCall], tools: Tools = ()) -> str:
+        return self.prefix + "; ".join(call_object(c, "parameters") for c in calls) if calls else ""
 
 
 class Llama3PythonTag(Llama3JSON):

@@ -1,4 +1,7 @@
-"""Strict, position-aware reading of JSON inside text that a model wrote.  Nothing here raises on any text."""
+"""Strict, position-aware reading of JSON inside text that a model wrote, in time linear in the text.
+
+Nothing here raises on any text but `BadJSON`, where a docstring says so.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,18 @@ import json
 import math
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NoReturn
 
 from toolstep.envs.types import CallStatus
 
 MAX_DEPTH = 100  # deeper objects break other people's recursion: templates, validators, dumps
-_SPACE = re.compile(r"[ \t\n\r]*")
-_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\Z)|[\[{]|[\]}]', re.DOTALL)
+MAX_DIGITS = 4000  # Python's own limit for conversion is 4300 digits, and it can be lowered
+_SPACE = re.compile(r"[ \t\n\r]*+")
+# A string, or what is left of the text if it never closes.  Possessive, so that no position is tried twice.
+_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
+_STRING_OR_BRACKET = re.compile(rf"{_STRING}|[\[{{]|[\]}}]|\\.", re.DOTALL)
+_FIRST = frozenset('{["-0123456789tfnNI')  # what a value begins with; NaN and Infinity get a message of their own
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -33,20 +41,22 @@ def _constant(name: str) -> NoReturn:
     raise BadJSON(f"{name} is not JSON")
 
 
-def _int(digits: str) -> int:
-    if len(digits) > 4000:  # Python's own limit for conversion is 4300 digits, and it can be lowered
+def read_int(digits: str) -> int:
+    """The number.  Raises BadJSON where it is so long that Python may refuse it, or take long."""
+    if len(digits) > MAX_DIGITS:
         raise BadJSON("a number has too many digits")
     return int(digits)
 
 
-def _float(digits: str) -> float:
+def read_float(digits: str) -> float:
+    """The number.  Raises BadJSON where it is out of range."""
     x = float(digits)
     if math.isinf(x):
         raise BadJSON(f"the number {digits[:40]} is out of range")
     return x
 
 
-_DECODER = json.JSONDecoder(strict=True, parse_constant=_constant, parse_int=_int, parse_float=_float)
+_DECODER = json.JSONDecoder(strict=True, parse_constant=_constant, parse_int=read_int, parse_float=read_float)
 
 
 def skip_space(text: str, pos: int) -> int:
@@ -54,35 +64,68 @@ def skip_space(text: str, pos: int) -> int:
     return match.end() if match else pos
 
 
-def depth(text: str, pos: int = 0) -> int:
-    """How deeply brackets outside of strings nest in the value at `pos`, counted to MAX_DEPTH + 1."""
+def depth(source: str) -> int:
+    """How deeply brackets outside of strings nest in the text of a JSON value."""
+    if source.count("[") + source.count("{") <= MAX_DEPTH:
+        return 0  # as good as the truth, and quick
     deepest = now = 0
-    for m in _STRING_OR_BRACKET.finditer(text, pos):
+    for m in _STRING_OR_BRACKET.finditer(source):
         if m.group() in "[{":
             now += 1
             deepest = max(deepest, now)
         elif m.group() in "]}":
             now -= 1
-        if now <= 0 or deepest > MAX_DEPTH:
-            break
     return deepest
 
 
 def read_value(text: str, pos: int) -> Value:
     """The JSON value that begins at `pos` (white space skipped).  Raises BadJSON, and nothing else."""
     start = skip_space(text, pos)
-    if text[start : start + 1] in ("{", "[") and depth(text, start) > MAX_DEPTH:
-        raise BadJSON(f"the JSON is nested more than {MAX_DEPTH} deep")
-    try:
-        value, end = _DECODER.raw_decode(text, start)
-    except BadJSON:
-        raise
-    except (ValueError, RecursionError) as e:
-        raise BadJSON(_reason(e, start)) from e
+    value, end = _decode(text, start)
     source = text[start:end]
-    if ("\\u" in source or not source.isascii()) and _has_surrogate(value):
+    if depth(source) > MAX_DEPTH:
+        raise BadJSON(f"the JSON is nested more than {MAX_DEPTH} deep")
+    if ("\\u" in source or not source.isascii()) and has_surrogate(value):
         raise BadJSON("a lone surrogate is not text")
     return Value(value, end, source)
+
+
+def _decode(text: str, start: int) -> tuple[Any, int]:
+    """The value at `start`, and its end.  Raises BadJSON.
+
+    Python's decoder counts the lines in front of an error.  Many errors in one text would take time with the square
+    of its length, so a window of the text is decoded, and a larger one where it may have cut the value.
+    """
+    if text[start : start + 1] not in _FIRST:
+        raise BadJSON(f"Expecting value, found {text[start : start + 20]!r}")
+    size = 256
+    while True:
+        window = text[start : start + size]
+        whole = start + size >= len(text)
+        try:
+            value, end = _DECODER.raw_decode(window)
+        except BadJSON:
+            raise
+        except json.JSONDecodeError as e:
+            cut = e.msg.startswith("Unterminated") or e.pos > len(window) - 16  # no literal is longer
+            if whole or not cut:
+                raise BadJSON(f"{e.msg} at character {e.pos}") from e
+        except RecursionError as e:
+            raise BadJSON("the JSON is nested too deeply") from e
+        except ValueError as e:
+            raise BadJSON(str(e)[:200]) from e
+        else:
+            if whole or end < len(window):
+                return value, start + end
+        size *= 8
+
+
+def read_whole(text: str) -> Value:
+    """The JSON value that all of `text` is.  Raises BadJSON."""
+    value = read_value(text, 0)
+    if skip_space(text, value.end) < len(text):
+        raise BadJSON(f"there is text behind the JSON, at character {value.end}")
+    return value
 
 
 def read_members(text: str, pos: int) -> tuple[dict[str, Value], int]:
@@ -90,20 +133,27 @@ def read_members(text: str, pos: int) -> tuple[dict[str, Value], int]:
 
     The last of two equal keys counts.
     """
-    whole = read_value(text, pos)
-    if not isinstance(whole.value, dict):
+    start = skip_space(text, pos)
+    if text[start : start + 1] != "{":
         raise BadJSON("the JSON is not an object")
     members: dict[str, Value] = {}
-    at = skip_space(text, skip_space(text, pos) + 1)
-    while text[at] != "}":
-        key, at = _DECODER.raw_decode(text, at)
-        at = skip_space(text, at) + 1  # the colon
-        member = read_value(text, at)
-        members[key] = member
+    at = skip_space(text, start + 1)
+    if text.startswith("}", at):
+        return members, at + 1
+    while True:
+        key = read_value(text, at)
+        if not isinstance(key.value, str):
+            raise BadJSON(f"a key of an object is a string in double quotes, at character {at - start}")
+        at = skip_space(text, key.end)
+        if not text.startswith(":", at):
+            raise BadJSON(f"Expecting ':' delimiter at character {at - start}")
+        members[key.value] = member = read_value(text, at + 1)
         at = skip_space(text, member.end)
-        if text[at] == ",":
-            at = skip_space(text, at + 1)
-    return members, at + 1
+        if text.startswith("}", at):
+            return members, at + 1
+        if not text.startswith(",", at):
+            raise BadJSON(f"Expecting ',' delimiter at character {at - start}")
+        at = skip_space(text, at + 1)
 
 
 def item_starts(text: str, pos: int) -> list[int]:
@@ -118,13 +168,23 @@ def item_starts(text: str, pos: int) -> list[int]:
     return starts
 
 
-def find_outside_strings(text: str, pos: int, *needles: str) -> tuple[int, str] | None:
-    """The first of `needles` from `pos` on that does not stand inside a JSON string, and where."""
-    pattern = re.compile(r'"(?:[^"\\]|\\.)*"|' + "|".join(re.escape(n) for n in needles), re.DOTALL)
-    for m in pattern.finditer(text, pos):
-        if not m.group().startswith('"'):
-            return m.start(), m.group()
-    return None
+@cache
+def _strings_or(needle: str) -> re.Pattern[str]:
+    return re.compile(rf"{_STRING}|\\.|(?P<hit>{re.escape(needle)})", re.DOTALL)
+
+
+def call_end(text: str, pos: int, close: str, limit: int) -> tuple[int, bool]:
+    """Where a call ends whose text from `pos` on cannot be read, and whether its closing tag stands there.
+
+    limit: where the next call begins, which the broken one must not swallow.  The first closing tag outside of
+    strings counts; without one the first at all.
+    """
+    if text.find('"', pos, limit) >= 0:
+        for m in _strings_or(close).finditer(text, pos, limit):
+            if m["hit"]:
+                return m.start(), True
+    at = text.find(close, pos, limit)
+    return (limit, False) if at < 0 else (at, True)
 
 
 def is_open(text: str) -> bool:
@@ -135,7 +195,7 @@ def is_open(text: str) -> bool:
             now += 1
         elif m.group() in "]}":
             now -= 1
-        elif len(m.group()) < 2 or not m.group().endswith('"') or _escaped_end(m.group()):
+        elif m.group()[0] == '"' and (len(m.group()) < 2 or m.group()[-1] != '"' or _escaped_end(m.group())):
             return True
     return now > 0 or not text.strip()
 
@@ -150,15 +210,10 @@ def unreadable(text: str, at_end: bool) -> CallStatus:
     return CallStatus.TRUNCATED if at_end and is_open(text) else CallStatus.INVALID_JSON
 
 
-def _reason(e: Exception, start: int) -> str:
-    if isinstance(e, json.JSONDecodeError):
-        return f"{e.msg} at character {e.pos - start}"
-    return "the JSON is nested too deeply" if isinstance(e, RecursionError) else str(e)[:200]
-
-
-def _has_surrogate(value: Any) -> bool:
+def has_surrogate(value: Any) -> bool:
+    """Whether a text in a decoded value, its keys included, holds half of a surrogate pair."""
     if isinstance(value, str):
         return _SURROGATE.search(value) is not None
     if isinstance(value, dict):
-        return any(_has_surrogate(k) or _has_surrogate(v) for k, v in value.items())
-    return isinstance(value, list) and any(_has_surrogate(v) for v in value)
+        return any(has_surrogate(k) or has_surrogate(v) for k, v in value.items())
+    return isinstance(value, list) and any(has_surrogate(v) for v in value)
