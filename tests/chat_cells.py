@@ -60,8 +60,8 @@ def readable(tokenizer: Any, options: dict[str, Any], entry: dict[str, Any]) -> 
     try:
         ChatTemplate(tokenizer, clock=CLOCK, **options)
     except UnknownToolCallFormat:
-        assert entry["tool_call_format"] not in FORMATS, entry["id"]
-        return {**options, "tool_call_format": "hermes_json"}
+        named = entry["tool_call_format"]
+        return {**options, "tool_call_format": named if named in FORMATS else "hermes_json"}
     return options
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -132,7 +133,7 @@ class Player:
         except ChatTemplateError as e:
             done[f"prompt refused: {type(e).__name__}"] += 1
             return done
-        plain = self.chat.prompt(worded(history, lambda i: "x"), TOOLS)
+        plain = self.chat.prompt(harmless(history), TOOLS)
         self._same(prompt, plain, f"seed {seed}: prompt")
         expected = self.truth.text(history, generation=True)
         if prompt.text != expected and not prompt.notes:
@@ -155,9 +156,9 @@ class Player:
             sampled += len(ids)
             if context[before : before + len(ids)] != ids or Source.SAMPLED in delta.sources.tolist():  # I1, I6
                 raise Wrong(f"{where}: sampled ids were touched")
-            mild = [*worded(history[: len(opening)], lambda i: "x"), *history[len(opening) :]]
-            harmless = self.chat.delta(mild, turn, worded(new, lambda i: "x"), TOOLS, stop=stop)
-            self._same(delta, harmless, where)
+            mild = [*harmless(history[: len(opening)]), *history[len(opening) :]]
+            other = self.chat.delta(mild, turn, harmless(new), TOOLS, stop=stop)
+            self._same(delta, other, where)
             done[self._written(history, turn, new, stop, delta, where)] += 1
             history += [past(turn), *new]
         if sources.count(Source.SAMPLED) != sampled or len(sources) != len(context):  # I6
@@ -168,16 +169,24 @@ class Player:
     def _sample(self, rng: Random, turn: Turn) -> list[int]:
         """Ids of a turn: as the model would write it, or any ids at all; ended by a stop token or cut."""
         ids: list[int]
-        if rng.random() < 0.5:
-            ids = [i for i in self.chat.encode_turn(self.chat.write(turn)).tolist() if i not in self.chat.stop_ids]
+        written = self._written_turn(turn) if rng.random() < 0.5 else None
+        if written is not None:
+            ids = [i for i in self.chat.encode_turn(written).tolist() if i not in self.chat.stop_ids]
         else:
             ids = [rng.randrange(self.chat.vocabulary) for _ in range(rng.randrange(1, 12))]
             ids = [i for i in ids if i not in self.chat.stop_ids] or [0]
         return ids if rng.random() < 0.25 else [*ids, rng.choice(sorted(self.chat.stop_ids))]
 
-    def _same(self, got: Any, harmless: Any, where: str) -> None:
+    def _written_turn(self, turn: Turn) -> str | None:
+        """The turn as the model would write it; None where its format can't express it (a lone surrogate, say)."""
+        try:
+            return self.chat.write(turn)
+        except ChatTemplateError:
+            return None
+
+    def _same(self, got: Any, other: Any, where: str) -> None:
         """I4: the control tokens are those that other content gives."""
-        a, b = ([i for i in s.ids.tolist() if i in self.encoder.control_ids] for s in (got, harmless))
+        a, b = ([i for i in s.ids.tolist() if i in self.encoder.control_ids] for s in (got, other))
         if a != b:
             a, b = (self.cell.tokenizer.convert_ids_to_tokens(x) for x in (a, b))
             raise Wrong(f"INJECTION {where}: control tokens {a}, with other content {b}")
@@ -187,7 +196,7 @@ class Player:
     ) -> None:
         """A refusal is the template's where it is there with other content as well."""
         try:
-            self.chat.delta(history, turn, worded(new, lambda i: "x"), TOOLS, stop=None)
+            self.chat.delta(history, turn, harmless(new), TOOLS, stop=None)
         except ChatTemplateError:
             done["ended: the template has no delta here"] += 1
         else:
@@ -204,7 +213,7 @@ class Player:
             other = after(self.truth.text([*history, said(turn), *words], generation=True), end, stop)
         except ChatTemplateError:
             return "turn that the template cannot write"
-        if turn.content and turn.calls and turn.content.strip() in (other or ""):
+        if turn.calls and any(t and t.strip() in (other or "") for t in (turn.content, turn.reasoning)):
             return "turn that the template writes in another order"
         if delta.text != expected:
             neutral = other or ""
@@ -222,6 +231,11 @@ class Player:
         if whole != delta.ids.tolist():
             raise Wrong(f"{where}: the ids are {delta.ids.tolist()}, the tokenizer gives {whole}")
         return "text and ids checked"
+
+
+def harmless(messages: Sequence[Message]) -> list[Message]:
+    """The messages with other contents.  SmolLM3's template looks for one word, which is not an injection."""
+    return worded(messages, lambda i: "x /no_think" if "/no_think" in messages[i].content else "x")
 
 
 def past(turn: Turn) -> Message:
