@@ -42,14 +42,17 @@ class LLMAgent:
         *,
         sampling: SamplingParams | None = None,
         seed: int = 0,
-        stop_ids: Collection[int] | None = None,
+        stop_ids: Collection[int | str] | None = None,
         max_context: int | None = None,
+        chat_template: str | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
+        self.chat_template = chat_template
         self.sampling = sampling if sampling is not None else SamplingParams()
         self.seed = seed
-        self.stop_ids = frozenset(stop_ids if stop_ids is not None else _stop_ids(model, tokenizer))
+        self.stop_ids = frozenset(_stop_ids(model, tokenizer, chat_template, stop_ids))
+        self._given_stops = stop_ids is not None
         self.engine = Engine(model, max_context=max_context)
         self._episodes: dict[int, int] = {}  # row -> episodes begun by predict
 
@@ -62,18 +65,33 @@ class LLMAgent:
         dtype: torch.dtype | str | None = None,
         sampling: SamplingParams | None = None,
         seed: int = 0,
-        stop_ids: Collection[int] | None = None,
+        stop_ids: Collection[int | str] | None = None,
         max_context: int | None = None,
+        chat_template: str | None = None,
     ) -> LLMAgent:
         """Load model and tokenizer by name: a folder, a hub id, a `*.gguf` file, or "smollm2"."""
         model = load_model(name, device, dtype)
-        return cls(model, name, sampling=sampling, seed=seed, stop_ids=stop_ids, max_context=max_context)
+        return cls(
+            model,
+            name,
+            sampling=sampling,
+            seed=seed,
+            stop_ids=stop_ids,
+            max_context=max_context,
+            chat_template=chat_template,
+        )
 
     @property
     def env_kwargs(self) -> Mapping[str, Any]:
         """The env shows and takes ids of the agent's own tokenizer, and ends an episode that fills its context."""
         out: dict[str, Any] = {"view": "tokens", "max_context": self.max_context}
-        return out if self.tokenizer is None else {**out, "tokenizer": self.tokenizer}
+        if self.tokenizer is not None:
+            out["tokenizer"] = self.tokenizer
+        if self.chat_template is not None:
+            out["chat_template"] = self.chat_template
+        if self._given_stops:
+            out["stop_tokens"] = sorted(self.stop_ids)
+        return out
 
     @property
     def weight_version(self) -> int:
@@ -180,17 +198,19 @@ class LLMAgent:
         return int(words[0]) << 64 | int(words[1])
 
 
-def _stop_ids(model: Any, tokenizer: Any) -> Collection[int]:
+def _stop_ids(
+    model: Any, tokenizer: Any, chat_template: str | None, given: Collection[int | str] | None
+) -> Collection[int]:
+    """Ids of the given stop tokens, or of those that the tokenizer's folder or the generation config names."""
     if tokenizer is not None:
         from toolstep.envs.chat import ChatTemplate
 
-        ids: Collection[int] = ChatTemplate(tokenizer).stop_ids
+        ids: Collection[int] = ChatTemplate(tokenizer, chat_template=chat_template, stop_tokens=given).stop_ids
         return ids
-    eos = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    eos = getattr(getattr(model, "generation_config", None), "eos_token_id", None) if given is None else list(given)
     if eos is None:
         raise ValueError(
-            "LLMAgent: nothing says where a turn ends: there is no tokenizer, and the model's generation "
-            "config has no "
+            "LLMAgent: nothing says where a turn ends: there is no tokenizer, and the model's generation config has no "
             "eos_token_id; pass tokenizer=..., or stop_ids=[...]"
         )
-    return [eos] if isinstance(eos, int) else list(eos)
+    return [eos] if isinstance(eos, int) else [int(i) for i in eos]

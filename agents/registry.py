@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from toolstep.agents.base import Agent, SamplingParams
@@ -26,10 +26,13 @@ def make_agent(
     device: str | None = None,
     seed: int = 0,
     max_context: int | None = None,
+    chat_template: str | None = None,
+    stop_tokens: Collection[int | str] | None = None,
 ) -> Agent:
     """The agent called `name` (see `AGENTS`).
 
-    sampling, device and max_context (tokens) are for models; scripted agents have no use for them.
+    sampling, device, max_context (tokens), chat_template (text) and stop_tokens are for models; scripted agents have no
+    use for them.
     Raises ValueError for an unknown name, and `toolstep.agents.weights.ModelNotFound` for a model that is not
     there.
     """
@@ -46,7 +49,13 @@ def make_agent(
         from toolstep.agents.llm import LLMAgent
 
         return LLMAgent.load(
-            rest if colon else name, device=device, sampling=sampling, seed=seed, max_context=max_context
+            rest if colon else name,
+            device=device,
+            sampling=sampling,
+            seed=seed,
+            max_context=max_context,
+            chat_template=chat_template,
+            stop_ids=stop_tokens,
         )
     near = difflib.get_close_matches(name, list(AGENTS), 1, cutoff=0.3)
     hint = f"; did you mean {near[0]!r}?" if near else "."

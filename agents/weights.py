@@ -23,7 +23,7 @@ def load_model(name: str, device: str | torch.device | None = None, dtype: torch
 
     Raises ModelNotFound.
     """
-    target = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
+    target = _device(device)
     kind = _dtype(dtype, target)
     path = smollm2_path() if name == "smollm2" else Path(name).expanduser()
     if path.suffix == ".gguf":
@@ -39,9 +39,10 @@ def load_model(name: str, device: str | torch.device | None = None, dtype: torch
                 "save_pretrained writes"
                 " (for a GGUF file give the file itself)"
             )
-    elif name.startswith((".", "/", "~")) or (os.sep in name.strip(os.sep) and name.count("/") > 1):
+        return _from_folder(path, kind).to(target)
+    if name.startswith((".", "/", "~")) or (os.sep in name.strip(os.sep) and name.count("/") > 1):
         raise ModelNotFound(f"there is no folder {path}; expected a folder with a transformers model, or a hub id")
-    return _pretrained(name if not path.is_dir() else str(path), kind).to(target)
+    return _from_hub(name, kind).to(target)
 
 
 def smollm2_path() -> Path:
@@ -58,7 +59,35 @@ def smollm2_path() -> Path:
         ) from error
 
 
-def _pretrained(name: str, dtype: torch.dtype) -> Any:
+def _device(device: str | torch.device | None) -> torch.device:
+    """The device, after a look whether it is there: torch's own complaint comes late and is long."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        target = torch.device(device)
+        torch.empty(0, device=target)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        there = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"device {str(device)!r} cannot be used ({reason}); there is: {', '.join(there)}") from error
+    return target
+
+
+def _from_folder(path: Path, dtype: torch.dtype) -> Any:
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM
+
+    auto: Any = AutoModelForCausalLM
+    try:
+        return auto.from_pretrained(str(path), dtype=dtype, local_files_only=True).eval()
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ModelNotFound(
+            f"the model in {path} cannot be loaded: {reason}; expected what save_pretrained writes (is it complete?)"
+        ) from error
+
+
+def _from_hub(name: str, dtype: torch.dtype) -> Any:
     from transformers import AutoModelForCausalLM
 
     auto: Any = AutoModelForCausalLM

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
@@ -17,6 +19,7 @@ from toolstep.envs.types import EpisodeRecord, Message
 from toolstep.envs.views import View, make_view
 
 Reward = Callable[[EpisodeRecord], float]
+MAX_SHOTS = 256  # far beyond any context
 History = Literal["keep", "rerender", "error"]
 
 
@@ -50,8 +53,10 @@ class Limits:
                 continue
             whole = item.name not in ("max_seconds", "tool_timeout")
             kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
-            if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
-                expected = ("a whole number" if whole else "a number") + " > 0" + (" or None" if optional else "")
+            if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < math.inf:
+                expected = (
+                    ("a whole number" if whole else "a finite number") + " > 0" + (" or None" if optional else "")
+                )
                 raise EnvConfigError(f"{item.name} must be {expected}, got {value!r}")
 
 
@@ -67,6 +72,7 @@ class EnvConfig:
     tokenizer: a fast tokenizer, or the name of one (folder, hub id, *.gguf file, "smollm2"); None: text only, rendered
         with the built-in template.
     chat_template, template_kwargs: the template's text where the tokenizer's own is not wanted, and its variables.
+    stop_tokens: where generation stops, as text or ids; by default what the tokenizer's folder says.
     split: "train" or "test"; no problem is in both.
     shots: that many solved example episodes stand before the task, the same for every row.
     history: what happens where the template, given new messages, would write the past differently from what the model
@@ -100,6 +106,7 @@ class EnvConfig:
         view: str = "text",
         tokenizer: Any = None,
         chat_template: str | None = None,
+        stop_tokens: Collection[str | int] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
         split: Split = "train",
         shots: int = 0,
@@ -120,19 +127,25 @@ class EnvConfig:
         limits = Limits(**{k: options.pop(k) for k in limit_names if k in options})
         if split not in ("train", "test"):
             raise EnvConfigError(f'split must be "train" or "test", got {split!r}')
-        if isinstance(shots, bool) or not isinstance(shots, int) or shots < 0:
-            raise EnvConfigError(f"shots must be a whole number >= 0, got {shots!r}")
+        if isinstance(shots, bool) or not isinstance(shots, int) or not 0 <= shots <= MAX_SHOTS:
+            raise EnvConfigError(f"shots must be a whole number from 0 to {MAX_SHOTS}, got {shots!r}")
         if history not in get_args(History):
             raise EnvConfigError(f"history must be one of {get_args(History)}, got {history!r}")
-        if thinking_ratio is not None and not 0 <= thinking_ratio <= 1:
+        if thinking_ratio is not None and not (isinstance(thinking_ratio, (int, float)) and 0 <= thinking_ratio <= 1):
             raise EnvConfigError(f"thinking_ratio must be in [0, 1] or None, got {thinking_ratio!r}")
+        if template_kwargs is not None and not isinstance(template_kwargs, Mapping):
+            raise EnvConfigError(f"template_kwargs must be a dict of template variables, got {template_kwargs!r}")
+        if reward is not None and not callable(reward) and not isinstance(reward, Rubric):
+            raise EnvConfigError(f"reward must be a function of an EpisodeRecord, a Rubric or None, got {reward!r}")
         if isinstance(tools, (str, bytes)) or callable(tools):
             raise EnvConfigError(f"tools must be a list of functions or Tools, got {tools!r}: write tools=[...]")
         try:
             task_set = load_tasks(tasks, **options)
         except TypeError as e:
             raise _with_nearest(e, options, limit_names) from e
-        chat = ChatTemplate(tokenizer, chat_template=chat_template, template_kwargs=dict(template_kwargs or {}))
+        chat = ChatTemplate(
+            tokenizer, chat_template=chat_template, stop_tokens=stop_tokens, template_kwargs=template_kwargs
+        )
         if chat.tokenizer is None:
             for name in ("max_tokens", "max_context"):
                 if getattr(limits, name) is not None:
@@ -164,18 +177,8 @@ def by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
 
 def _with_nearest(error: TypeError, options: Mapping[str, Any], limit_names: Sequence[str]) -> TypeError:
     """A mistyped keyword of the environment arrives here as an unknown option of the task set."""
-    known = [
-        *limit_names,
-        "tools",
-        "view",
-        "tokenizer",
-        "chat_template",
-        "template_kwargs",
-        "split",
-        "shots",
-        "history",
-    ]
-    known += ["thinking_ratio", "reward", "strict", "render_mode", "autoreset_mode", "max_episode_steps"]
+    own = list(inspect.signature(EnvConfig.create).parameters)
+    known = [*limit_names, *own, "render_mode", "autoreset_mode", "max_episode_steps"]
     for name in options:
         near = difflib.get_close_matches(name, known, n=1)
         if near:

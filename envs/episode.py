@@ -34,6 +34,7 @@ from toolstep.envs.types import (
 )
 from toolstep.envs.views import Reading
 
+_ANSWERED = 4  # times max_calls: so many attempts of a turn get an answer each
 _EMPTY = Segment("", np.zeros(0, np.int64), np.zeros(0, np.uint8))
 
 
@@ -143,6 +144,7 @@ class Episode:
             prompt_tail=self._tail,
             first_id=self._next_call_id,
         )
+        turn = self._bounded(turn)
         self._next_call_id += len(turn.calls)
         calls, bound, runs = [], [], []
         for i, call in enumerate(turn.calls):
@@ -156,10 +158,25 @@ class Episode:
         self._pending = _Pending(reading, turn, tuple(self.messages), runs, thought_open)
         return bound
 
+    def _bounded(self, turn: Turn) -> Turn:
+        """The turn with a bounded number of attempts: the last one stands for all the rest and says how many.
+
+        Each attempt costs a message; a turn of nothing but call marks would otherwise fill the context with errors.
+        """
+        most = _ANSWERED * self.config.limits.max_calls
+        if len(turn.calls) <= most:
+            return turn
+        rest = len(turn.calls) - most + 1
+        error = f"this and {rest - 1} more calls of the turn were not looked at; make fewer"
+        last = replace(turn.calls[most - 1], status=CallStatus.OVER_LIMIT, error=error)
+        return replace(turn, calls=(*turn.calls[: most - 1], last))
+
     def _settle(self, call: ToolCall, index: int, cut: bool) -> tuple[ToolCall, BoundCall | None]:
         """The call with its status, and what to run where it is good."""
         if cut:  # I3: the calls of a cut turn are not run, complete ones neither
             return replace(call, status=CallStatus.TRUNCATED, error="the turn was cut off before it ended"), None
+        if call.status is CallStatus.OVER_LIMIT:
+            return call, None
         if index >= self.config.limits.max_calls:
             limit = self.config.limits.max_calls
             return replace(call, status=CallStatus.OVER_LIMIT, error=f"at most {limit} calls in one turn"), None

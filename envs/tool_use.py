@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import gymnasium as gym
 
 from toolstep.envs.config import EnvConfig
-from toolstep.envs.episode import Episode
+from toolstep.envs.episode import Episode, Outcome
 from toolstep.envs.render import render_conversation
 from toolstep.envs.tools import Executor, Tool
 from toolstep.envs.types import EpisodeRecord, Message, Task
@@ -28,7 +28,9 @@ class ToolUseEnv(gym.Env[Any, Any]):
 
     The reward of the last step is the task set's score in [0, 1] (or what `reward=` says); tools may add to any step's.
     `info["stop_reason"]` says why an episode ended: `terminated` where it answered, a tool or the task ended it;
-    `truncated` where a budget ran out (turns, tokens, context, wall clock) or the turn was cut by length.
+    `truncated` where a budget ran out (turns, tokens, context, wall clock) or the turn was cut by length.  Limit turns
+    with `max_turns=`: the TimeLimit that `gymnasium.make(max_episode_steps=)` wraps around an env cuts an episode from
+    outside, unscored and without a reason.  (`ToolUseVectorEnv` enforces `max_episode_steps` itself.)
 
     Example:
         >>> def add(a: int, b: int) -> int:
@@ -82,12 +84,21 @@ class ToolUseEnv(gym.Env[Any, Any]):
             raise gym.error.ResetNeeded("the episode is over (or was never begun): call reset() first")
         try:
             calls = episode.begin(action)
-            out = episode.finish(self._executor.run(calls, timeout=self.config.limits.tool_timeout))
         except Exception as e:
-            if self.config.strict:
-                raise
-            out = episode.fail(e)
+            out = self._failed(e)
+        else:
+            results = self._executor.run(calls, timeout=self.config.limits.tool_timeout)
+            try:
+                out = episode.finish(results)
+            except Exception as e:
+                out = self._failed(e)
         return out.observation, out.reward, out.terminated, out.truncated, out.info
+
+    def _failed(self, e: Exception) -> Outcome:
+        """The outcome of a step in which a part of the environment failed."""
+        if self.config.strict:
+            raise e
+        return self._episode.fail(e)
 
     def render(self) -> str | None:
         """The conversation so far, for a person to read ("ansi")."""

@@ -53,8 +53,8 @@ class ToolUseVectorEnv(VectorEnv[Any, Any, Any]):
         super().__init__()
         if isinstance(num_envs, bool) or not isinstance(num_envs, (int, np.integer)) or num_envs < 1:
             raise ValueError(f"num_envs must be a whole number >= 1, got {num_envs!r}")
-        if max_episode_steps is not None and max_episode_steps < 1:
-            raise ValueError(f"max_episode_steps must be >= 1 or None, got {max_episode_steps!r}")
+        if max_episode_steps is not None and not (isinstance(max_episode_steps, int) and max_episode_steps >= 1):
+            raise ValueError(f"max_episode_steps must be a whole number >= 1 or None, got {max_episode_steps!r}")
         check_render_mode(render_mode)
         self.num_envs = int(num_envs)
         self.autoreset_mode = _autoreset_mode(autoreset_mode)

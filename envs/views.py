@@ -82,7 +82,12 @@ class TextView(View):
         return UnicodeText(MAX_ACTION_CHARS)
 
     def observe(self, segment: Segment, messages: Sequence[Message]) -> Any:
-        return segment.text[:MAX_OBSERVATION_CHARS]
+        text = segment.text
+        if len(text) <= MAX_OBSERVATION_CHARS:
+            return text
+        # The space has a bound; what does not fit is never lost without a word.
+        marker = f"\n[cut: the observation has {len(text)} characters]"
+        return text[: MAX_OBSERVATION_CHARS - len(marker)] + marker
 
     def check(self, action: Any) -> str:
         if not isinstance(action, str):

@@ -7,6 +7,7 @@ import importlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 NAMESPACE = "toolstep/"
@@ -34,6 +35,8 @@ class Settings:
     split: str
     device: str | None
     autoreset_mode: str
+    chat_template: str | None = None
+    stop_token: Sequence[str] | None = None
 
 
 def env_ids() -> list[str]:
@@ -77,22 +80,43 @@ def make_agent_and_envs(settings: Settings) -> tuple[Any, Any]:
     from toolstep.agents.registry import make_agent
 
     env_id = find_env(settings.env)
+    chat_template = None if settings.chat_template is None else _read(settings.chat_template)
     sampling = SamplingParams(
         temperature=settings.temperature,
         top_k=settings.top_k,
         top_p=settings.top_p,
         max_new_tokens=settings.max_new_tokens,
     )
-    agent = make_agent(settings.agent, sampling=sampling, device=settings.device, seed=settings.seed)
-    envs = gym.make_vec(
-        env_id,
-        num_envs=settings.num_envs,
-        autoreset_mode=settings.autoreset_mode,
-        split=settings.split,
-        **env_options(level=settings.level, shots=settings.shots or None, max_turns=settings.max_turns),
-        **agent.env_kwargs,
+    agent = make_agent(
+        settings.agent,
+        sampling=sampling,
+        device=settings.device,
+        seed=settings.seed,
+        chat_template=chat_template,
+        stop_tokens=settings.stop_token or None,
     )
+    options = env_options(level=settings.level, shots=settings.shots or None, max_turns=settings.max_turns)
+    try:
+        envs = gym.make_vec(
+            env_id,
+            num_envs=settings.num_envs,
+            autoreset_mode=settings.autoreset_mode,
+            split=settings.split,
+            **options,
+            **agent.env_kwargs,
+        )
+    except TypeError as error:
+        if env_id.startswith(NAMESPACE):
+            raise
+        raise UnknownEnv(f"env {env_id!r} does not take the keywords of a toolstep env: {error}") from error
     return agent, envs
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read the chat template {path!r}: {error}") from error
 
 
 def env_options(**options: Any) -> dict[str, Any]:

@@ -59,6 +59,11 @@ Level = Annotated[int | None, typer.Option(help="Difficulty, where the env has l
 Shots = Annotated[int, typer.Option(min=0, help="Solved example episodes in front of each task.")]
 SplitName = Annotated[Split, typer.Option(help="Which tasks are drawn.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: CUDA where there is one.")]
+ChatTemplateFile = Annotated[str | None, typer.Option("--chat-template", help="File with a chat template to use.")]
+StopTokens = Annotated[
+    list[str] | None,
+    typer.Option("--stop-token", help="Where generation stops; may be repeated; default: the model's own."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout and nothing else.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what --out names.")]
 AutoresetMode = Annotated[Mode, typer.Option(help="gymnasium's autoreset mode; results do not depend on it.")]
@@ -141,6 +146,8 @@ def evaluate_(
     shots: Shots = 0,
     split: SplitName = Split.TEST,
     device: Device = None,
+    chat_template: ChatTemplateFile = None,
+    stop_token: StopTokens = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for config.json, episodes.jsonl, summary.json and summary.md.")
     ] = None,
@@ -176,6 +183,8 @@ def rollout(
     shots: Shots = 0,
     split: SplitName = Split.TRAIN,
     device: Device = None,
+    chat_template: ChatTemplateFile = None,
+    stop_token: StopTokens = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
     autoreset_mode: AutoresetMode = Mode.NEXT_STEP,

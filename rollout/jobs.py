@@ -78,6 +78,9 @@ class Job(ABC):
                 self.play(advance)
         except KeyboardInterrupt:
             self.interrupted = True
+        except BaseException:
+            self.write()  # whatever broke: what is finished is kept
+            raise
         finally:
             self.envs.close()
         self.write()

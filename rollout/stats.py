@@ -51,8 +51,8 @@ def bootstrap_mean(
     """Bootstrap interval of a mean (BCa, Efron 1987, by scipy), reproducible by `seed`.
 
     `clusters` names what each value belongs to (the samples of one task): whole clusters are drawn then,
-    because their members are not independent.  None where there are fewer than two clusters; a point where
-    all clusters are alike.
+    because their members are not independent.  None where there are fewer than two clusters, and where all are alike:
+    resampling them shows no spread, which is not to say that there is none.
     """
     if clusters is None:
         clusters = range(len(values))
@@ -64,9 +64,8 @@ def bootstrap_mean(
     if len(totals) < 2:
         return None
     sums, counts = np.array(list(totals.values())).T
-    mean = float(sums.sum() / counts.sum())
     if np.all(sums / counts == sums[0] / counts[0]):
-        return Interval(mean, mean, confidence)
+        return None
 
     from scipy.stats import bootstrap
 

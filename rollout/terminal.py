@@ -43,11 +43,15 @@ def parse_line(line: str, write: Any) -> str:
 
     `write` is the chat template's.  Raises `InputError`.
     """
+    if not line.strip():
+        raise InputError("nothing was typed; write your answer, or /help")
+    if line.startswith("/") and line.split()[0] != "/call":
+        raise InputError(f"unknown command {line.split()[0]!r}; there are /call, /tools and /help")
     if not line.startswith("/call"):
         return line
     parts = line.removeprefix("/call").split(None, 1)
     if not parts:
-        raise InputError('write /call NAME {JSON}, for instance /call calculate {"expression": "2+3"}')
+        raise InputError("write /call NAME {JSON}; /tools lists the names and their arguments")
     text = parts[1] if len(parts) > 1 else "{}"
     try:
         arguments = json.loads(text)

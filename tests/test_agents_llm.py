@@ -27,7 +27,7 @@ def test_it_is_an_agent_and_a_token_agent() -> None:
     made = agent()
     assert isinstance(made, Agent)
     assert isinstance(made, TokenAgent)
-    assert made.env_kwargs == {"view": "tokens", "max_context": made.max_context}
+    assert made.env_kwargs == {"view": "tokens", "max_context": made.max_context, "stop_tokens": [5]}
 
 
 def test_act_appends_and_answers_in_the_order_of_the_rows() -> None:

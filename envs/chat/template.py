@@ -103,7 +103,8 @@ class ChatTemplate:
             name = getattr(self.tokenizer, "name_or_path", "") or type(self.tokenizer).__name__
             raise NoChatTemplate(
                 f"the tokenizer {name!r} has no chat template (a base model's has none); pass chat_template= "
-                "with the text of one, for instance toolstep.envs.chat.builtin.CHATML_HERMES"
+                "with the text of one (--chat-template FILE on the command line), for instance "
+                "toolstep.envs.chat.builtin.CHATML_HERMES"
             )
         template: str | Mapping[str, str] = own
         return template
