@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,14 @@ def log_softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     scores = scores - scores.max()
     result: NDArray[np.float64] = scores - np.log(np.exp(scores).sum())
     return result
+
+
+def on_the_edge(logits: NDArray[np.float64], history: list[int], params: SamplingParams) -> bool:
+    """Whether fp32 rounding decides which token is the last that top-p keeps."""
+    if params.top_p == 1 or params.temperature == 0:
+        return False
+    scores = slow_logprobs(logits, history, replace(params, top_p=1.0))
+    return bool(np.abs(np.cumsum(np.sort(np.exp(scores))[::-1]) - params.top_p).min() < 1e-6)
 
 
 def slow_logprobs(logits: NDArray[np.float64], history: list[int], params: SamplingParams) -> NDArray[np.float64]:
