@@ -260,3 +260,10 @@ def test_threads_share_one_memory():
         for content, _, text in pool.map(work, range(300)):
             body = ("same" if content == "ab" else "") + content
             assert text == f"\n<|im_start|>tool\n{body}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_histories_that_end_in_the_same_message_are_told_apart():
+    chat, _ = _own("select")
+    last = Message("user", "zz")
+    texts = [_step(chat, "x", history=[Message("user", first), last]).text for first in ("ab", "cd", "ab")]
+    assert ["2~x" in t or "1~x" in t for t in texts] == [True, False, True]

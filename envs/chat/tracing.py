@@ -64,8 +64,8 @@ class TracingEnvironment(ImmutableSandboxedEnvironment):
 
     def follow(self) -> None:
         """Replace the tables, once they are complete."""
-        filters: dict[str, Callable[..., Any]] = dict(self.filters)
-        tests: dict[str, Callable[..., Any]] = dict(self.tests)
+        filters: dict[str, Any] = {**self.filters}
+        tests: dict[str, Any] = {**self.tests}
         self.filters.update({name: _filter(name, f) for name, f in filters.items()})
         self.tests.update({name: _test(name, f) for name, f in tests.items()})
         self.filters["random"] = self.globals["lipsum"] = _random
