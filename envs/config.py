@@ -72,6 +72,7 @@ class EnvConfig:
     tokenizer: a fast tokenizer, or the name of one (folder, hub id, *.gguf file, "smollm2"); None: text only, rendered
         with the built-in template.
     chat_template, template_kwargs: the template's text where the tokenizer's own is not wanted, and its variables.
+    tool_call_format: how the model writes calls, where the template does not show it (`chat.formats.FORMATS`).
     stop_tokens: where generation stops, as text or ids; by default what the tokenizer's folder says.
     split: "train" or "test"; no problem is in both.
     shots: that many solved example episodes stand before the task, the same for every row.
@@ -82,7 +83,8 @@ class EnvConfig:
     thinking_ratio: probability that an episode opens a thought (template variables `open_thinking` and
         `enable_thinking`), drawn once from the episode's own generator; None leaves the template's default.
     reward: function or `Rubric` over the finished `EpisodeRecord`; None: the task set's score.
-    strict: re-raise a failure of the environment's own parts instead of ending that row with status "env_error".
+    strict: re-raise a failure of the environment's own parts instead of ending that row with status "env_error", and hold
+        every delta against a rendering of the whole conversation (costs what `benchmarks/template_cost.py` says).
     """
 
     tasks: TaskSet
@@ -107,6 +109,7 @@ class EnvConfig:
         tokenizer: Any = None,
         chat_template: str | None = None,
         stop_tokens: Collection[str | int] | None = None,
+        tool_call_format: str | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
         split: Split = "train",
         shots: int = 0,
@@ -144,7 +147,12 @@ class EnvConfig:
         except TypeError as e:
             raise _with_nearest(e, options, limit_names) from e
         chat = ChatTemplate(
-            tokenizer, chat_template=chat_template, stop_tokens=stop_tokens, template_kwargs=template_kwargs
+            tokenizer,
+            chat_template=chat_template,
+            stop_tokens=stop_tokens,
+            tool_call_format=tool_call_format,
+            template_kwargs=template_kwargs,
+            strict=strict,
         )
         if chat.tokenizer is None:
             for name in ("max_tokens", "max_context"):

@@ -143,6 +143,7 @@ class Episode:
             finish="length" if reading.cut else "stop",
             prompt_tail=self._tail,
             first_id=self._next_call_id,
+            tools=self.schemas,
         )
         turn = self._bounded(turn)
         self._next_call_id += len(turn.calls)
