@@ -177,6 +177,11 @@ class Player:
             ids = [i for i in ids if i not in self.chat.stop_ids] or [0]
         return ids if rng.random() < 0.25 else [*ids, rng.choice(sorted(self.chat.stop_ids))]
 
+    def _glues(self, content: str) -> bool:
+        """Whether the content begins or ends with a part of a control token, which may make one with its neighbours."""
+        parts = ((t[:k], t[k:]) for t in self.control for k in range(1, len(t)))
+        return any(content.endswith(head) or content.startswith(tail) for head, tail in parts)
+
     def _written_turn(self, turn: Turn) -> str | None:
         """The turn as the model would write it; None where its format can't express it (a lone surrogate, say)."""
         try:
@@ -228,6 +233,8 @@ class Player:
         whole = self.cell.tokenizer.encode(self.anchor + plain, add_special_tokens=False)[1:]
         if any(m.content and m.content.strip() in plain for m in history[: len(self.truth.opening)]):
             return "text checked, the template repeats the opening"
+        if whole != delta.ids.tolist() and any(self._glues(m.content) for m in new):
+            return "text checked, hostile content"
         if whole != delta.ids.tolist():
             raise Wrong(f"{where}: the ids are {delta.ids.tolist()}, the tokenizer gives {whole}")
         return "text and ids checked"
