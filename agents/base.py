@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -41,6 +41,11 @@ class SamplingParams:
         ):
             if not ok:
                 raise ValueError(f"SamplingParams.{name} must be {expected}, got {getattr(self, name)!r}")
+
+    @property
+    def shape(self) -> SamplingParams:
+        """The same without the limit: rows that differ in that alone are drawn together."""
+        return replace(self, max_new_tokens=0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

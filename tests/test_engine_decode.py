@@ -207,6 +207,30 @@ def test_lengths_chunks_and_batch_mates_do_not_change_the_logits(lengths: list[i
         check(engine, LLAMA, row, turn, [], SamplingParams())
 
 
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_the_compiled_attention_equals_the_plain_one(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Head and block sizes that the kernel takes; shared prompts, windows, several turns."""
+    from toolstep.agents.engine import native
+
+    if native._kernel(16, 2, 32) is None:
+        pytest.skip("no C++ compiler")
+    model = em.model(family, head_dim=16)
+    turns = {}
+    for name in ("compiled", "plain"):
+        if name == "plain":
+            monkeypatch.setattr("toolstep.agents.engine.attention.rows_kernel", lambda *_: None)
+        engine = Engine(model)
+        for row in range(5):
+            engine.start(row, row)
+            engine.extend(row, np.concatenate([em.ids(0, 50), em.ids(row, 3 * row)]))
+        engine.generate(range(5), SamplingParams(max_new_tokens=9))
+        turns[name] = engine.generate(range(5), SamplingParams(max_new_tokens=40))
+    for one, other in zip(turns["compiled"], turns["plain"]):
+        assert one.token_ids.tolist() == other.token_ids.tolist()
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+    check(engine, model, 4, turns["compiled"][4], [], SamplingParams())
+
+
 def test_long_segments_are_attended_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolstep.agents.engine.attention._MASK_ELEMENTS", 64)
     for family in ("llama", "mistral"):

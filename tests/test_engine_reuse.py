@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import engine_models as em
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from toolstep.agents.base import SamplingParams
 from toolstep.agents.engine import Engine
-from toolstep.agents.engine.prefix import common_prefix, plan_sharing
 
 LLAMA = em.model()
 SHORT = SamplingParams(max_new_tokens=4)
@@ -35,7 +34,7 @@ def test_a_turn_feeds_the_delta_and_nothing_else() -> None:
         before = engine.stats.fed
         engine.generate(rows, SHORT)
         assert engine.stats.fed - before == (5 + 6 + 7) + 3 + 3 * 3  # observations, last sampled ids, the new turn
-    assert engine.stats.copied == 0
+    assert engine.stats.shared == 0
     assert engine.stats.sampled == 4 * 4 * 3
 
 
@@ -53,21 +52,28 @@ def test_a_prefix_shared_by_new_prompts_is_computed_once() -> None:
     contexts = [np.concatenate([prefix, em.ids(i, 6)]) for i in range(8)]
     turns = engine.generate(start(engine, contexts), SamplingParams(max_new_tokens=1))
     assert engine.stats.fed == 200 + 8 * 6
-    assert engine.stats.copied == 7 * 200
-    assert engine.stats.forwards == 2
+    assert engine.stats.shared == 7 * 200
+    assert engine.stats.forwards == 1
+    assert engine.live_tokens == 200 + 8 * 6  # held once, too
     for row, turn in enumerate(turns):
         plain = em.log_softmax(em.full_forward(LLAMA, engine.context(row))[-2])
         assert turn.logprobs[0] == pytest.approx(plain[turn.token_ids[0]], abs=1e-4)
 
 
-def test_a_prefill_forward_holds_no_more_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forward_holds_no_more_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(LLAMA, verify=False, chunk=16)
     sizes: list[int] = []
     forward = engine.packed.forward
-    monkeypatch.setattr(engine.packed, "forward", lambda s, f, ids, k: sizes.append(len(ids)) or forward(s, f, ids, k))
+
+    def counted(pool: Any, feeds: Any, wanted: Any) -> Any:
+        sizes.append(sum(f.count for f in feeds))
+        return forward(pool, feeds, wanted)
+
+    monkeypatch.setattr(engine.packed, "forward", counted)
     engine.generate(start(engine, [em.ids(i, n) for i, n in enumerate((5, 40, 3, 17))]), SHORT)
-    assert max(sizes) == 16
-    assert sizes[: -(-65 // 16)] == [16, 16, 16, 16, 1]
+    assert max(sizes) <= 16
+    assert len(sizes) == 9  # six forwards for the prompts, in which the first rows decode, and the last row's turn
+    assert sum(sizes) == 65 + 4 * 3
 
 
 def test_the_language_head_runs_on_sampled_positions_only() -> None:
@@ -84,8 +90,8 @@ def test_members_of_a_group_copy_the_whole_prompt() -> None:
     prefix = em.ids(9, 100)
     groups = [np.concatenate([prefix, em.ids(g, 50)]) for g in range(2)]
     engine.generate(start(engine, [groups[i // 4] for i in range(8)]), SamplingParams(max_new_tokens=1))
-    # one whole prompt, the tail of the second, and the last id (whose logits are wanted) of each of the other six
-    assert engine.stats.fed == 150 + 50 + 6
+    # one whole prompt and the tail of the second; the logits of the last id serve every member
+    assert engine.stats.fed == 150 + 50
 
 
 def test_the_next_episode_of_a_row_keeps_the_prefix() -> None:
@@ -175,21 +181,26 @@ def test_tied_weights_may_be_left_out_of_a_state_dict() -> None:
     assert Engine(model, verify=False).update_weights(state) == 1
 
 
-def test_a_released_slot_is_given_to_the_next_row() -> None:
+def test_a_released_row_gives_its_memory_back() -> None:
     engine = Engine(LLAMA, verify=False)
     start(engine, [em.ids(i, 10) for i in range(3)])
     engine.generate([0, 1, 2], SHORT)
     engine.release(1)
     engine.release(1)
+    used = engine.pool.peak
     engine.start(9, 0)
     engine.extend(9, em.ids(5, 12))
     engine.generate([0, 9], SHORT)
-    assert engine.store.slots == 3
+    assert engine.pool.peak == used
+    engine.release(0)
+    engine.release(2)
+    engine.release(9)
+    assert (engine.pool.used, engine.live_tokens) == (0, 0)
     with pytest.raises(ValueError, match="row 1 has no episode"):
         engine.context(1)
 
 
-def test_the_store_grows_without_losing_anything() -> None:
+def test_the_pool_grows_without_losing_anything() -> None:
     engine = Engine(LLAMA, verify=False)
     start(engine, [em.ids(0, 10)])
     engine.generate([0], SamplingParams(max_new_tokens=150))
@@ -197,25 +208,3 @@ def test_the_store_grows_without_losing_anything() -> None:
     plain = em.full_forward(LLAMA, engine.context(0))[-61:-1]
     expected = [em.log_softmax(p)[t] for p, t in zip(plain, sampled.token_ids)]
     assert sampled.logprobs == pytest.approx(expected, abs=1e-4)
-    assert engine.store.capacity <= 512
-
-
-@given(
-    data=st.data(),
-    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=7),
-    gain=st.integers(0, 4),
-)
-@settings(max_examples=100, deadline=None)
-def test_sharing_plans_copy_only_what_is_the_same_and_comes_earlier(
-    data: st.DataObject, lengths: list[int], gain: int
-) -> None:
-    contexts = [np.array(data.draw(st.lists(st.integers(0, 1), min_size=n, max_size=n)), np.int32) for n in lengths]
-    cached = [data.draw(st.integers(0, n - 1)) for n in lengths]
-    for i, share in enumerate(plan_sharing(contexts, cached, gain)):
-        assert cached[i] <= share.length < len(contexts[i])
-        if share.source is None:
-            assert (share.length, share.wave) == (cached[i], 0)
-        else:
-            assert share.source < i
-            assert share.wave > 0
-            assert common_prefix(contexts[i], contexts[share.source]) >= share.length

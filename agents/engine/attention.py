@@ -1,9 +1,9 @@
-"""Attention of one packed forward over the KV store.
+"""Attention of one packed forward over the block pool.
 
 The model runs on `[1, T]` packed new tokens of all rows: no padding anywhere, and every linear layer sees one
-dense matrix.  Only attention has to know which token belongs to which row, and transformers lets a caller
+dense matrix.  Only attention has to know which token belongs to which context, and transformers lets a caller
 replace exactly that function (`AttentionInterface`).  The function registered here receives the new tokens'
-q, k and v after the rotary embedding, writes k and v to the store, and attends over the store.  transformers
+q, k and v after the rotary embedding, writes k and v to the pool, and attends over the pool.  transformers
 builds no mask for an implementation that has no mask function of the same name
 (`masking_utils._preprocess_mask_arguments`), so masks are made here, from lengths alone.
 """
@@ -11,110 +11,27 @@ builds no mask for an implementation that has no mask function of the same name
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
-from toolstep.agents.engine.cache import KVStore
+from toolstep.agents.engine.native import rows_kernel
+from toolstep.agents.engine.plan import Plan
 
 IMPLEMENTATION = "toolstep"
-_MASK_ELEMENTS = 1 << 24  # queries are taken in blocks, so that no mask is larger than this
+_MASK_ELEMENTS = 1 << 24  # queries of a segment are taken in parts, so that no mask is larger than this
 
 
-class Feed(NamedTuple):
-    """New tokens of one row: its slot, how many cells precede them, how many they are."""
+class _Shape(NamedTuple):
+    """What the scores of a layer are made with."""
 
-    slot: int
-    past: int
-    new: int
-
-
-class _Run(NamedTuple):
-    """Rows with one new token each, in neighbouring slots: one call, and a view of the store instead of a
-    copy.
-    """
-
-    start: int  # first packed index
-    slot: int
-    lengths: tuple[int, ...]  # cells to attend to, the new one included
-
-
-@dataclass
-class Plan:
-    """Where the packed tokens of one forward go.
-
-    Single-token feeds come first, ordered by slot (see `pack_order`).  Index tensors are built once and serve
-    all layers; masks are cached by sliding window, of which a model has one or two.
-    """
-
-    store: KVStore
-    slots: torch.Tensor  # i64[T]
-    cells: torch.Tensor  # i64[T]
-    runs: list[_Run]
-    segments: list[tuple[int, Feed]]  # packed start, feed of more than one token
-    masks: dict[tuple[int, int, int], torch.Tensor | None] = field(default_factory=dict)
-
-    @classmethod
-    def build(cls, store: KVStore, feeds: Sequence[Feed], device: torch.device) -> Plan:
-        slots: list[int] = []
-        cells: list[int] = []
-        runs: list[_Run] = []
-        segments: list[tuple[int, Feed]] = []
-        for feed in feeds:
-            start = len(slots)
-            slots.extend([feed.slot] * feed.new)
-            cells.extend(range(feed.past, feed.past + feed.new))
-            if feed.new > 1:
-                segments.append((start, feed))
-            elif runs and feed.slot == runs[-1].slot + len(runs[-1].lengths):
-                last = runs[-1]
-                runs[-1] = last._replace(lengths=(*last.lengths, feed.past + 1))
-            else:
-                runs.append(_Run(start, feed.slot, (feed.past + 1,)))
-        return cls(
-            store,
-            torch.tensor(slots, device=device),
-            torch.tensor(cells, device=device),
-            runs,
-            segments,
-        )
-
-    def run_mask(self, index: int, window: int, device: torch.device) -> torch.Tensor | None:
-        """bool [n, 1, 1, L], True where a row may look; None where each may look everywhere."""
-        key = (0, index, window)
-        if key not in self.masks:
-            lengths = self.runs[index].lengths
-            if len(set(lengths)) == 1 and not (window and window < lengths[0]):
-                self.masks[key] = None
-            else:
-                last = torch.tensor(lengths, device=device)[:, None, None, None]
-                cell = torch.arange(max(lengths), device=device)
-                mask = cell < last
-                self.masks[key] = mask & (cell >= last - window) if window else mask
-        return self.masks[key]
-
-    def segment_mask(
-        self, index: int, window: int, first: int, rows: int, groups: int, device: torch.device
-    ) -> torch.Tensor:
-        """bool [groups * rows, L] for queries first..first+rows-1 of a segment, repeated for each query
-        group.
-        """
-        past = self.segments[index][1].past
-        query = torch.arange(past + first, past + first + rows, device=device)[:, None]
-        cell = torch.arange(past + first + rows, device=device)
-        mask = cell <= query
-        if window:
-            mask &= cell > query - window
-        return mask.repeat(groups, 1)
-
-
-def pack_order(feeds: Sequence[Feed]) -> list[int]:
-    """Order in which feeds are packed: single tokens by slot (so that runs are long), then longer feeds."""
-    return sorted(range(len(feeds)), key=lambda i: (feeds[i].new > 1, feeds[i].slot))
+    scale: float
+    window: int
+    softcap: float | None
+    sinks: torch.Tensor | None  # [H]: one extra logit a head that takes probability and gives no value (gpt-oss)
 
 
 class _Active(threading.local):
@@ -158,87 +75,118 @@ def attention(
             f"{type(module).__name__}: attention with a position bias, or without a causal mask, is not supported"
         )
     layer = getattr(module, "layer_idx", None)
-    if layer is None or query.shape[0] != 1 or query.shape[2] != plan.slots.shape[0]:
+    if layer is None or query.shape[0] != 1 or query.shape[2] != plan.blocks.shape[0]:
         raise NotImplementedError(f"{type(module).__name__}: not a plain causal self-attention layer")
-    keys, values = plan.store.write(layer, key[0], value[0], plan.slots, plan.cells)
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    window = int(kwargs.get("sliding_window") or 0)
-    sinks = kwargs.get("s_aux")
-    softcap = kwargs.get("softcap")
+    keys, values = plan.pool.write(layer, key[0], value[0], plan.blocks, plan.cells)
+    shape = _Shape(
+        query.shape[-1] ** -0.5 if scaling is None else scaling,
+        int(kwargs.get("sliding_window") or 0),
+        kwargs.get("softcap"),
+        kwargs.get("s_aux"),
+    )
     q = query[0]
-    heads, kv_heads = q.shape[0], keys.shape[1]
-    groups = heads // kv_heads
-    out = q.new_empty(q.shape[1], heads, values.shape[3])
-    for index, run in enumerate(plan.runs):
-        # Query heads that share a kv head become extra query positions: grouped attention without repeating
-        # the store.
-        n, length = len(run.lengths), max(run.lengths)
-        stop = run.start + n
-        o = _attend(
-            q[:, run.start : stop].transpose(0, 1).reshape(n, kv_heads, groups, -1),
-            keys[run.slot : run.slot + n, :, :length],
-            values[run.slot : run.slot + n, :, :length],
-            plan.run_mask(index, window, q.device),
-            scale,
-            softcap,
-            sinks,
-        )
-        out[run.start : stop] = o.reshape(n, heads, -1)
-    for index, (start, feed) in enumerate(plan.segments):
-        block = max(16, _MASK_ELEMENTS // (groups * (feed.past + feed.new)))
-        for first in range(0, feed.new, block):
-            rows = min(block, feed.new - first)
-            length = feed.past + first + rows
-            a = start + first
-            o = _attend(
-                q[:, a : a + rows].reshape(1, kv_heads, groups * rows, -1),
-                keys[feed.slot : feed.slot + 1, :, :length],
-                values[feed.slot : feed.slot + 1, :, :length],
-                _cached_segment_mask(plan, index, window, first, rows, groups, q.device),
-                scale,
-                softcap,
-                sinks,
-            )
-            out[a : a + rows] = o.reshape(heads, rows, -1).transpose(0, 1)
+    n = len(plan.rows.positions)
+    out = q.new_empty(q.shape[1], q.shape[0], values.shape[3])
+    if n:
+        plain = shape.softcap is None and shape.sinks is None
+        kernel = rows_kernel(q, keys, values) if plain else None
+        if kernel is not None:
+            kernel(q[:, :n], keys, values, plan.rows, shape.scale, shape.window, out[:n])
+        else:
+            out[:n] = _rows(plan, q[:, :n].transpose(0, 1), keys, values, shape)
+    for index in range(len(plan.segments)):
+        _segment(plan, index, q, keys, values, shape, out)
     return out.unsqueeze(0), None
 
 
-def _cached_segment_mask(
-    plan: Plan, index: int, window: int, first: int, rows: int, groups: int, device: torch.device
-) -> torch.Tensor:
-    if rows != plan.segments[index][1].new:  # blocks of a long segment: too large to keep
-        return plan.segment_mask(index, window, first, rows, groups, device)
-    key = (groups, index, window)
-    mask = plan.masks.get(key)
-    if mask is None:
-        mask = plan.masks[key] = plan.segment_mask(index, window, first, rows, groups, device)
-    return mask
+def _rows(plan: Plan, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, shape: _Shape) -> torch.Tensor:
+    """One query a row.  q [n, H, D] -> [n, H, Dv].
+
+    Two products over blocks, not over rows: no row is padded to the longest one, and a block that several contexts
+    share is read once, for the queries of all of them.  The softmax of a row is put together from its blocks' parts.
+    """
+    n, heads, width = q.shape
+    kv = keys.shape[1]
+    groups = heads // kv
+    q = F.pad(q.reshape(n, kv, groups, width), (0, 0, 0, 0, 0, 0, 0, 1))  # a row of zeros for nobody
+    top = q.new_full((n + 1, kv, groups), -1e30, dtype=torch.float32)
+    if shape.sinks is not None:
+        top[:] = shape.sinks.float().view(kv, groups)
+    scores: list[torch.Tensor] = []
+    for index, readers in enumerate(plan.readers()):
+        blocks, readers_of = readers.queries.shape
+        stacked = q[readers.queries].transpose(1, 2).reshape(blocks, kv, readers_of * groups, width)
+        part = torch.matmul(stacked, keys[readers.blocks]).float() * shape.scale
+        if shape.softcap is not None:
+            part = torch.tanh(part / shape.softcap) * shape.softcap
+        part = part.view(blocks, kv, readers_of, groups, -1)
+        part = part.masked_fill_(~plan.readers_mask(index, shape.window), float("-inf"))
+        best = part.amax(-1).transpose(1, 2).reshape(-1, kv, groups)
+        top.scatter_reduce_(0, readers.queries.view(-1, 1, 1).expand_as(best), best, "amax")
+        scores.append(part)
+    total = torch.zeros_like(top)
+    if shape.sinks is not None:
+        total += torch.exp(shape.sinks.float().view(kv, groups) - top)
+    out = q.new_zeros(n + 1, kv, groups, values.shape[3], dtype=torch.float32)
+    for part, readers in zip(scores, plan.readers(), strict=True):
+        blocks, readers_of = readers.queries.shape
+        weights = part.sub_(top[readers.queries].transpose(1, 2)[..., None]).exp_()
+        owner = readers.queries.view(-1)
+        total.index_add_(0, owner, weights.sum(-1).transpose(1, 2).reshape(-1, kv, groups))
+        mixed = torch.matmul(weights.view(blocks, kv, readers_of * groups, -1).to(q.dtype), values[readers.blocks])
+        mixed = mixed.view(blocks, kv, readers_of, groups, -1).transpose(1, 2).reshape(-1, kv, groups, mixed.shape[-1])
+        out.index_add_(0, owner, mixed.float())
+    return (out[:n] / total[:n, ..., None]).to(q.dtype).view(n, heads, -1)
 
 
-def _attend(
+def _segment(
+    plan: Plan,
+    index: int,
     q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    mask: torch.Tensor | None,
-    scale: float,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-) -> torch.Tensor:
-    """q [B, Hkv, R, D], k [B, Hkv, L, D], v [B, Hkv, L, Dv], mask broadcastable to [B, Hkv, R, L] -> [B, Hkv,
-    R, Dv].
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    shape: _Shape,
+    out: torch.Tensor,
+) -> None:
+    """Several new tokens of one context.  q [H, T, D]; writes out[T, H, Dv] at the segment's packed indices."""
+    segment = plan.segments[index]
+    heads, kv = q.shape[0], keys.shape[1]
+    groups = heads // kv
+    # Query heads that share a kv head become extra query positions: grouped attention without repeating the keys.
+    k = keys[segment.blocks].permute(1, 0, 3, 2).reshape(1, kv, -1, keys.shape[2])
+    v = values[segment.blocks].permute(1, 0, 2, 3).reshape(1, kv, -1, values.shape[3])
+    size = plan.pool.size
+    part = max(16, _MASK_ELEMENTS // (groups * k.shape[2]))
+    for first in range(0, segment.count, part):
+        rows = min(part, segment.count - first)
+        # Blocks that begin behind the last query of the part hold nothing for it.
+        used = int((segment.table.base <= segment.first + first + rows - 1).sum())
+        mask = plan.segment_mask(index, shape.window, first, rows, used)
+        start = segment.start + first
+        o = _attend(
+            q[:, start : start + rows].reshape(1, kv, groups * rows, -1),
+            k[:, :, : used * size],
+            v[:, :, : used * size],
+            mask.repeat(groups, 1) if groups > 1 else mask,
+            shape,
+        )
+        out[start : start + rows] = o.reshape(heads, rows, -1).transpose(0, 1)
+
+
+def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, shape: _Shape) -> torch.Tensor:
+    """q [1, Hkv, R, D], k [1, Hkv, L, D], v [1, Hkv, L, Dv], mask bool [R, L] -> [1, Hkv, R, Dv].
 
     R counts query groups first: head `g` of a kv head, then position.
     """
-    if softcap is None and sinks is None:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
-    scores = torch.matmul(q, k.transpose(2, 3)).float() * scale
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
-    if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf"))
-    if sinks is not None:  # one extra logit a head that takes probability and gives no value (gpt-oss)
-        groups = sinks.shape[0] // q.shape[1]
-        sink = sinks.float().reshape(1, q.shape[1], groups, 1, 1)
+    if shape.softcap is None and shape.sinks is None:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=shape.scale)
+    scores = torch.matmul(q, k.transpose(2, 3)).float() * shape.scale
+    if shape.softcap is not None:
+        scores = torch.tanh(scores / shape.softcap) * shape.softcap
+    scores = scores.masked_fill(~mask, float("-inf"))
+    if shape.sinks is not None:
+        groups = shape.sinks.shape[0] // q.shape[1]
+        sink = shape.sinks.float().reshape(1, q.shape[1], groups, 1, 1)
         sink = sink.expand(q.shape[0], -1, -1, q.shape[2] // groups, 1).reshape(*q.shape[:3], 1)
         scores = torch.cat((scores, sink), -1)
     weights = torch.softmax(scores, -1)[..., : k.shape[2]]

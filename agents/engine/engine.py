@@ -1,14 +1,14 @@
-"""The batched decode engine: rows of token ids in, sampled token ids out.
+"""The rollout engine: rows of token ids in, sampled token ids out, any number of rows at a time.
 
-Knows nothing of text, tools or environments.  Each row is an episode: `start` it, `extend` it with prompt or
-observation ids, `generate` a turn, and so on.  Keys and values stay in the store across turns, so a turn
+Knows nothing of text, tools or environments.  Each row is an episode: `start` it, `submit` prompt or observation
+ids, `step` until its turn is finished, and so on.  Keys and values stay in the pool across turns, so a turn
 feeds the new ids only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,36 +16,45 @@ import torch
 from numpy.typing import NDArray
 
 from toolstep.agents.base import Completion, SamplingParams
-from toolstep.agents.engine.attention import Feed, pack_order
-from toolstep.agents.engine.cache import KVStore
+from toolstep.agents.engine.blocks import BlockPool
+from toolstep.agents.engine.interface import Finished, Ids, Ticket
 from toolstep.agents.engine.packed import PackedModel
-from toolstep.agents.engine.prefix import common_prefix, plan_sharing
-from toolstep.agents.engine.rows import Job, Row
+from toolstep.agents.engine.rows import Row, TokenBuffer, Turn
 from toolstep.agents.engine.sampling import NonFiniteLogits, choose
+from toolstep.agents.engine.scheduler import Batch, Scheduler
+from toolstep.agents.engine.spans import SpanTree
 
 
 @dataclass
 class EngineStats:
-    """Counters since the engine was made: tokens fed through the model, cells copied instead, ids sampled,
-    forwards.
+    """Counters since the engine was made.
+
+    fed: tokens that went through the model.  shared: tokens that did not have to, since another context begins alike.
+    sampled: ids sampled.  forwards: calls of the model.  preemptions: turns that gave up their memory for others.
     """
 
     fed: int = 0
-    copied: int = 0
+    shared: int = 0
     sampled: int = 0
     forwards: int = 0
+    preemptions: int = 0
 
 
 class Engine:
-    """Batched sampling from a transformers causal LM, with a KV cache a row.
+    """Continuous batching for a transformers causal LM; a `TokenEngine`.
 
     model: any causal LM whose attention goes through transformers' AttentionInterface (else
     UnsupportedModel).
     max_context: longest context in tokens (default: the model's max_position_embeddings).
-    chunk: most tokens in one prefill forward; bounds the memory of activations.
-    share_min: a common prefix of fewer tokens than this is computed again rather than copied from another
-    row.
-    verify: compare a few logits with the model's own forward at construction.
+    chunk: most tokens of prompts and observations in one forward; bounds the memory of activations.
+    share_min: a common beginning of fewer tokens than this is computed again rather than shared.
+    kv_tokens: budget of keys and values, in tokens; None: what is needed.  A turn waits where there is no room, and
+    the youngest gives up its memory where there is still too little; a context longer than the budget does not exist
+    (`max_context` says so).
+    max_running: most turns that run at a time; None: no limit.
+    block: cells of a block.  verify: compare a few logits with the model's own forward at construction.
+    pack: keep the weights of linear layers in the layout of the CPU's matrix kernels as well (faster; a second copy of
+    them); None: where the device is a CPU that has such kernels.
 
     A row's seed alone decides what is sampled in its episode.  Logits of a row can differ in the last bits
     with the number of rows (the matrix kernels differ), which changes a sample only where a uniform number
@@ -59,53 +68,79 @@ class Engine:
         max_context: int | None = None,
         chunk: int | None = None,
         share_min: int = 32,
+        kv_tokens: int | None = None,
+        max_running: int | None = None,
+        block: int = 32,
         verify: bool = True,
     ) -> None:
+        for name, value in (("kv_tokens", kv_tokens), ("max_running", max_running), ("block", block), ("chunk", chunk)):
+            if value is not None and value < 1:
+                raise ValueError(f"Engine: {name} must be a positive number, got {value}")
         self.packed = PackedModel(model, max_context)
-        self.chunk = chunk or (1024 if self.packed.device.type == "cpu" else 4096)
-        self.share_min = share_min
+        limit = None if kv_tokens is None else kv_tokens // block
+        if limit is not None and limit < 2:
+            raise ValueError(f"Engine: kv_tokens must hold two blocks of {block} tokens at least, got {kv_tokens}")
+        self.pool = BlockPool(block, limit)
+        # One block to spare: a context in two spans may fill neither one's last block.
+        self._max_context = (
+            self.packed.max_context if limit is None else min(self.packed.max_context, (limit - 1) * block)
+        )
+        tokens = chunk or (512 if self.packed.device.type == "cpu" else 4096)
+        self.scheduler = Scheduler(SpanTree(self.pool), tokens, share_min, max_running)
         self.weight_version = 0
-        self.stats = EngineStats()
-        self.store = KVStore()
-        self._rows: dict[int, Row] = {}
-        self._free: list[int] = []
+        self._stats = EngineStats()
+        self._tickets: dict[Ticket, Turn] = {}
+        self._next = 0
+        self._done: list[Finished] = []
         if verify:
             self.packed.verify()
 
     @property
     def max_context(self) -> int:
         """Longest context of a row, in tokens."""
-        return self.packed.max_context
+        return self._max_context
+
+    @property
+    def stats(self) -> EngineStats:
+        """Counters, brought up to date."""
+        self._stats.shared, self._stats.preemptions = self.scheduler.shared, self.scheduler.preemptions
+        return self._stats
+
+    @property
+    def busy(self) -> bool:
+        """Whether a turn is waiting, running, or finished and not collected by `step` yet."""
+        return bool(self._tickets or self._done)
 
     def start(self, row: int, seed: int) -> None:
         """Begin an episode in `row` with an empty context."""
-        state = self._rows.get(row)
-        if state is not None:
-            state.restart(seed)
+        state = self.scheduler.rows.get(row)
+        if state is None:
+            self.scheduler.rows[row] = Row(seed)
             return
-        slot = self._free.pop(0) if self._free else len(self._rows)
-        self._rows[row] = Row(slot, seed)
+        self.new_segment(row)
+        state.reseed(seed)
 
     def release(self, row: int) -> None:
-        """Forget `row`; its slot is given to the next new one.  Unknown rows are fine."""
-        state = self._rows.pop(row, None)
+        """Forget `row` and free its memory.  Unknown rows are fine."""
+        state = self.scheduler.rows.get(row)
         if state is not None:
-            self._free.append(state.slot)
-            self._free.sort()
+            self._stop(state)
+            self.scheduler.forget(state)
+            del self.scheduler.rows[row]
 
     def started(self, row: int) -> bool:
         """Whether `row` is in an episode."""
-        return row in self._rows
+        return row in self.scheduler.rows
 
     def context(self, row: int) -> NDArray[np.int32]:
         """The ids of the row's context, i32[T] (a copy)."""
         return self._row(row).ids.view().copy()
 
-    def extend(self, row: int, ids: NDArray[np.integer] | Sequence[int]) -> None:
-        """Append ids that were not sampled (a prompt, an observation); they are computed at the next
-        `generate`.
-        """
+    def extend(self, row: int, ids: Ids) -> None:
+        """Append ids that were not sampled (a prompt, an observation); they are computed with the row's next turn."""
         state = self._row(row)
+        if state.turn is not None:
+            raise ValueError(f"row {row} has a turn under way (ticket {state.turn.ticket}): wait for it, or cancel it")
         array = np.asarray(ids)
         if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
             raise ValueError(f"row {row}: expected a 1-D array of integer ids, got {array.dtype}{list(array.shape)}")
@@ -116,17 +151,105 @@ class Engine:
                 "is this the tokenizer that belongs to the model?"
             )
         state.ids.extend(array)
+        if state.leaf is not None:
+            state.leaf.ids.extend(array)
 
     def new_segment(self, row: int) -> None:
         """Empty the row's context within its episode: the random numbers and the penalised ids go on."""
-        self._row(row).new_segment()
+        state = self._row(row)
+        self._stop(state)
+        if state.leaf is not None:
+            self.scheduler.forget_stale(state)
+            state.stale, state.leaf = state.leaf, None
+        state.ids = TokenBuffer()
 
     def rewind(self, row: int, length: int) -> None:
         """Take back all ids behind the first `length` of the row's context (of an `extend` that came to nothing)."""
         state = self._row(row)
         state.ids.cut(length)
-        if state.stale is None:
-            state.fed = min(state.fed, length)
+        leaf, tree = state.leaf, self.scheduler.tree
+        if leaf is not None and (length < leaf.start or not tree.cut(leaf, length - leaf.start)):
+            # What is taken back belongs to others as well: it stays, and the row goes on beside it.
+            state.leaf = tree.hold(tree.add(leaf, length)) if length else None
+            tree.drop(leaf)
+
+    def fork(self, row: int, rows: Sequence[int], seeds: Sequence[int]) -> None:
+        """Begin an episode in each of `rows` with the context of `row`: shared, not copied, not computed again.
+
+        The penalties count what `row` has sampled in the context; random numbers come from each one's own seed.
+        """
+        source = self._row(row)
+        if len(rows) != len(seeds) or row in rows or len(set(rows)) != len(rows):
+            raise ValueError(
+                f"fork: expected other, distinct rows and a seed for each, got {list(rows)}, {list(seeds)}"
+            )
+        if source.turn is not None:
+            raise ValueError(f"fork: row {row} has a turn under way (ticket {source.turn.ticket})")
+        tree, trunk = self.scheduler.tree, source.leaf
+        if trunk is not None:
+            trunk.frozen = True
+            source.leaf = tree.hold(tree.add(trunk, trunk.end))
+        for other, seed in zip(rows, seeds, strict=True):
+            self.release(other)
+            state = self.scheduler.rows[other] = Row(seed)
+            state.ids.extend(source.ids.view())
+            state.fork(source.sampled)
+            if trunk is not None:
+                state.leaf = tree.hold(tree.add(trunk, trunk.end))
+        if trunk is not None:
+            tree.drop(trunk)
+
+    def submit(self, row: int, new_ids: Ids, sampling: SamplingParams, stop_ids: Collection[int] = ()) -> Ticket:
+        """Append ids to the row's context and queue one turn.
+
+        stop_ids: the turn ends after one of these; the id is part of the turn.
+
+        finish_reason: "stop"; "length" where `max_new_tokens` or the context is used up (0 tokens are legal: the
+        context may be longer than `max_context` already); "abort" with no tokens where the context is empty.
+        """
+        state = self._row(row)
+        before = len(state.ids), len(state.sampled)
+        self.extend(row, new_ids)
+        length = len(state.ids)
+        limit = 0 if not length else max(0, min(sampling.max_new_tokens, self.max_context - length))
+        turn = Turn(self._next, row, state, sampling, limit, frozenset(stop_ids), before)
+        self._next += 1
+        if limit:
+            self._need_logits(state)
+            self._tickets[turn.ticket] = state.turn = turn
+            self.scheduler.add(turn)
+        else:
+            turn.finish = "length" if length else "abort"
+            self._done.append(Finished(turn.ticket, row, turn.completion(self.weight_version)))
+        return turn.ticket
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Stop a turn: context, random numbers and penalised ids are those of before `submit`.  A ticket that is
+        finished, cancelled or unknown is fine.
+        """
+        turn = self._tickets.pop(ticket, None)
+        if turn is not None:
+            self.scheduler.remove(turn)
+            turn.state.turn = None
+            self.rewind(turn.row, turn.before[0])
+            del turn.state.sampled[turn.before[1] :]
+
+    def step(self) -> list[Finished]:
+        """Run one forward of everything that can be computed now; the turns that ended since the last call.
+
+        Raises FloatingPointError where the model's logits are not finite: the message names the row, nothing is lost,
+        and the turns are computed anew at the next call.
+        """
+        done, self._done = self._done, []
+        if self._tickets:
+            try:
+                with self.packed.rollout_mode():
+                    self._advance(self.scheduler.compose(), done)
+            except BaseException:
+                self._done = done
+                self.drop_cache()  # it may hold NaN
+                raise
+        return done
 
     def generate(
         self,
@@ -134,14 +257,10 @@ class Engine:
         sampling: SamplingParams | Sequence[SamplingParams],
         stop_ids: Collection[int] = (),
     ) -> list[Completion]:
-        """Sample one turn for each of `rows`; results in their order.
+        """Sample one turn for each of `rows` and wait for all; results in their order.
 
-        sampling: for all rows, or one for each (that is how rows get limits of their own).
-        stop_ids: a turn ends after one of these; the id is part of the turn.
-
-        finish_reason: "stop"; "length" where `max_new_tokens` or the context is used up (0 tokens are legal: the
-        context may be longer than `max_context` already); "abort" with no tokens where the context is empty.
-        A failure (not-finite logits, an interrupt) leaves every row as it was before the call.
+        sampling: for all rows, or one for each (that is how rows get limits of their own).  stop_ids, finish_reason: as
+        in `submit`.  A failure (not-finite logits, an interrupt) leaves every row as it was before the call.
         """
         params = [sampling] * len(rows) if isinstance(sampling, SamplingParams) else list(sampling)
         if len(params) != len(rows) or len(set(rows)) != len(rows):
@@ -149,174 +268,153 @@ class Engine:
                 f"generate: expected distinct rows and one SamplingParams for each, got rows {list(rows)} "
                 f"and {len(params)} params"
             )
-        jobs = [self._job(r, p, frozenset(stop_ids)) for r, p in zip(rows, params, strict=True)]
-        before = [(j.state, len(j.state.ids), len(j.state.sampled), j.state.uniforms.bit_generator.state) for j in jobs]
-        live = [j for j in jobs if j.budget > 0]
-        if live:
-            try:
-                with self.packed.rollout_mode():
-                    self._run(live)
-            except BaseException:
-                for state, n_ids, n_sampled, generator in before:
-                    state.ids.cut(n_ids)
-                    del state.sampled[n_sampled:]
-                    state.uniforms.bit_generator.state = generator
-                self.drop_cache()  # it may hold NaN, or cells of ids that were taken back
-                raise
-        return [
-            Completion(
-                np.array(j.tokens, np.int32),
-                np.array(j.logprobs, np.float32),
-                np.array(j.model_logprobs, np.float32),
-                j.finish,
-                self.weight_version,
-            )
-            for j in jobs
-        ]
+        tickets: dict[Ticket, int] = {}
+        out: list[Completion | None] = [None] * len(rows)
+        others: list[Finished] = []
+        try:
+            for i, (row, one) in enumerate(zip(rows, params, strict=True)):
+                tickets[self.submit(row, (), one, stop_ids)] = i
+            while any(c is None for c in out):
+                for finished in self.step():
+                    if finished.ticket in tickets:
+                        out[tickets[finished.ticket]] = finished.completion
+                    else:
+                        others.append(finished)
+        except BaseException:
+            for ticket, i in tickets.items():
+                self.cancel(ticket)
+                done = out[i]
+                if done is not None:  # this one was finished: take it back
+                    state = self._row(rows[i])
+                    self.rewind(rows[i], len(state.ids) - len(done.token_ids))
+                    del state.sampled[len(state.sampled) - len(done.token_ids) :]
+            self._done = [f for f in self._done if f.ticket not in tickets]
+            self.drop_cache()  # it may hold cells of ids that were taken back
+            raise
+        finally:
+            self._done = others + self._done
+        return [c for c in out if c is not None]
 
     def update_weights(self, state: Mapping[str, torch.Tensor] | None = None) -> int:
         """Take new weights (None: the model object was changed in place), drop all keys and values, and
-        return the new weight version.  Rows in an episode are computed again from their ids when they sample
-        next.
+        return the new weight version.  Contexts are computed again from their ids when they sample next; a turn that
+        is under way goes on.
         """
         if state is not None:
             self.packed.load(state)
+        self.packed.weights_changed()
         self.drop_cache()
         self.weight_version += 1
         return self.weight_version
 
     def drop_cache(self) -> None:
         """Forget all keys and values; contexts stay."""
-        self.store.clear()
-        for row in self._rows.values():
-            row.drop_cells()
+        self.scheduler.drop_all()
+
+    @property
+    def live_tokens(self) -> int:
+        """Tokens whose keys and values are held; those that several contexts share count once."""
+        total, level = 0, list(self.scheduler.tree.roots)
+        while level:
+            span = level.pop()
+            total += span.filled
+            level += span.children
+        return total
 
     def _row(self, row: int) -> Row:
-        state = self._rows.get(row)
+        state = self.scheduler.rows.get(row)
         if state is None:
             raise ValueError(f"row {row} has no episode: call start({row}, seed) first")
         return state
 
-    def _job(self, row: int, params: SamplingParams, stop: frozenset[int]) -> Job:
-        state = self._row(row)
-        lost = not len(state.ids)
-        budget = 0 if lost else max(0, min(params.max_new_tokens, self.max_context - len(state.ids)))
-        return Job(
-            row, state, replace(params, max_new_tokens=0), budget, stop, [], [], [], "abort" if lost else "length"
-        )
+    def _stop(self, state: Row) -> None:
+        if state.turn is not None:
+            self.cancel(state.turn.ticket)
 
-    def _run(self, jobs: list[Job]) -> None:
-        self.store.reserve(
-            max(j.state.slot for j in jobs) + 1, max(len(j.state.ids) for j in jobs) + 1, self.max_context
-        )
-        logits = self._prefill(jobs)
-        while True:
-            self._sample(jobs, logits)
-            jobs = [j for j in jobs if j.finish == "length" and len(j.tokens) < j.budget]
-            if not jobs:
-                return
-            self.store.reserve(0, max(len(j.state.ids) for j in jobs), self.max_context)
-            jobs.sort(key=lambda j: j.state.slot)
-            logits = self._forward([(j, len(j.state.ids)) for j in jobs])
+    def _need_logits(self, state: Row) -> None:
+        """A turn without new ids after one that was taken back: the last id has to be computed once more."""
+        leaf = state.leaf
+        if leaf is None or leaf.filled < len(leaf.ids):
+            return
+        if len(leaf.ids):
+            leaf.filled -= 1
+        else:
+            parent = leaf.parent
+            if (
+                parent is None
+                or parent.end != leaf.start
+                or (parent.filled == len(parent.ids) and parent.logits is None)
+            ):
+                self.scheduler.forget(state)
 
-    def _prefill(self, jobs: list[Job]) -> torch.Tensor:
-        """Compute what is missing of each context; logits of the last ids, in the order of `jobs`."""
-        for job in jobs:
-            self._reuse_cells(job.state)
-        shares = plan_sharing([j.state.ids.view() for j in jobs], [j.state.fed for j in jobs], self.share_min)
-        parts: dict[int, torch.Tensor] = {}
-        for wave in range(max(s.wave for s in shares) + 1):
-            todo = [i for i, s in enumerate(shares) if s.wave == wave]
-            for i in todo:
-                source, state = shares[i].source, jobs[i].state
-                if source is not None:
-                    self._copy_cells(jobs[source].state, state, shares[i].length)
-            while todo:
-                work, done, left = [], [], self.chunk
-                for i in todo:
-                    state = jobs[i].state
-                    end = min(len(state.ids), state.fed + left)
-                    left -= end - state.fed
-                    work.append((jobs[i], end))
-                    if end == len(state.ids):
-                        done.append(i)
-                    if not left:
-                        break
-                parts.update(zip(done, self._forward(work), strict=True))
-                todo = todo[len(done) :]
-        return torch.stack([parts[i] for i in range(len(jobs))])
+    def _advance(self, batch: Batch, done: list[Finished]) -> None:
+        """Run a forward and draw one id for each turn that can have one."""
+        wanted = sorted({want.feed for want in batch.wants if want.feed >= 0} | {feed for _, feed in batch.kept})
+        place = {feed: i for i, feed in enumerate(wanted)}
+        logits = None
+        if batch.feeds:
+            logits = self.packed.forward(self.pool, batch.feeds, wanted)
+            for span, first, count in batch.feeds:
+                span.filled = max(span.filled, first + count)
+            self._stats.forwards += 1
+            self._stats.fed += sum(feed.count for feed in batch.feeds)
+            for span, feed in batch.kept:
+                span.logits = logits[place[feed]].clone()
+        if not batch.wants:
+            return
+        order = [place.get(want.feed, -1) for want in batch.wants]
+        if logits is None or order != list(range(len(logits))):
+            kept = [want.logits for want in batch.wants if want.feed < 0]
+            sources = ([] if logits is None else [logits]) + [row[None] for row in kept if row is not None]
+            pool = torch.cat(sources) if len(sources) > 1 else sources[0]
+            behind = iter(range(len(pool) - len(kept), len(pool)))
+            index = [next(behind) if i < 0 else i for i in order]
+            logits = pool[index]
+        self._sample([want.turn for want in batch.wants], logits, done)
 
-    def _reuse_cells(self, state: Row) -> None:
-        """Find cells for a context that is not in the store yet: the slot's own old ones, or another
-        row's.
-        """
-        ids = state.ids.view()
-        kept = min(common_prefix(ids, state.cells), len(ids) - 1)
-        best, donor = kept, None
-        if len(ids) - 1 - kept > self.share_min:
-            for other in self._rows.values():
-                if other is not state and other.fed > best + self.share_min:
-                    length = min(common_prefix(ids, other.cells), len(ids) - 1)
-                    if length > best + self.share_min:
-                        best, donor = length, other
-        state.keep_cells(kept)
-        if donor is not None:
-            self._copy_cells(donor, state, best)
-
-    def _copy_cells(self, source: Row, target: Row, length: int) -> None:
-        if length > target.fed:
-            self.store.copy(source.slot, target.slot, target.fed, length)
-            self.stats.copied += length - target.fed
-            target.keep_cells(length)
-
-    def _forward(self, work: Sequence[tuple[Job, int]]) -> torch.Tensor:
-        """Feed each row's ids up to `end`; logits of the rows that are complete then, in the order of
-        `work`.
-        """
-        feeds = [Feed(j.state.slot, j.state.fed, end - j.state.fed) for j, end in work]
-        order = pack_order(feeds)
-        ids: list[int] = []
-        last = [0] * len(work)
-        for i in order:
-            job, end = work[i]
-            ids.extend(job.state.ids.view()[job.state.fed : end].tolist())
-            last[i] = len(ids) - 1
-        keep = [last[i] for i, (job, end) in enumerate(work) if end == len(job.state.ids)]
-        logits = self.packed.forward(self.store, [feeds[i] for i in order], ids, keep)
-        for job, end in work:
-            job.state.fed = end
-        self.stats.forwards += 1
-        self.stats.fed += len(ids)
-        return logits
-
-    def _sample(self, jobs: Sequence[Job], logits: torch.Tensor) -> None:
-        """Draw one id for each job; rows with the same parameters are drawn together."""
+    def _sample(self, turns: Sequence[Turn], logits: torch.Tensor, done: list[Finished]) -> None:
+        """Draw one id for each turn; rows with the same parameters are drawn together."""
         groups: dict[SamplingParams, list[int]] = {}
-        for i, job in enumerate(jobs):
-            groups.setdefault(job.params, []).append(i)
+        for i, turn in enumerate(turns):
+            groups.setdefault(turn.params.shape, []).append(i)
         for params, members in groups.items():
-            uniforms = np.array([jobs[i].state.uniforms.random() for i in members])
+            uniforms = np.array([turns[i].state.uniform() for i in members])
             try:
                 choice = choose(
-                    logits if len(members) == len(jobs) else logits[members],
+                    logits if len(members) == len(turns) else logits[members],
                     uniforms,
                     params,
-                    [jobs[i].state.sampled for i in members],
+                    [turns[i].state.sampled for i in members],
                 )
             except NonFiniteLogits as error:
-                job = jobs[members[error.index]]
+                turn = turns[members[error.index]]
                 raise FloatingPointError(
-                    f"row {job.row}: the model's logits are not finite after {len(job.state.ids)} ids "
+                    f"row {turn.row}: the model's logits are not finite after {len(turn.state.ids)} ids "
                     f"(weight version {self.weight_version}); the weights are probably broken by the last "
                     "update"
                 ) from None
             for i, token, logprob, model_logprob in zip(members, *(c.tolist() for c in choice), strict=True):
-                job = jobs[i]
-                job.tokens.append(token)
-                job.logprobs.append(logprob)
-                job.model_logprobs.append(model_logprob)
-                job.state.sampled.append(token)
-                job.state.ids.extend((token,))
-                if token in job.stop:
-                    job.finish = "stop"
-        self.stats.sampled += len(jobs)
+                self._take(turns[i], token, logprob, model_logprob)
+        self._stats.sampled += len(turns)
+        for turn in turns:
+            if turn.finish is not None:
+                self.scheduler.remove(turn)
+                del self._tickets[turn.ticket]
+                turn.state.turn = None
+                done.append(Finished(turn.ticket, turn.row, turn.completion(self.weight_version)))
+
+    def _take(self, turn: Turn, token: int, logprob: float, model_logprob: float) -> None:
+        if turn.version is None:
+            turn.version = self.weight_version
+        turn.tokens.append(token)
+        turn.logprobs.append(logprob)
+        turn.model_logprobs.append(model_logprob)
+        state = turn.state
+        state.sampled.append(token)
+        state.ids.append(token)
+        if state.leaf is not None:
+            state.leaf.ids.append(token)
+        if token in turn.stop:
+            turn.finish = "stop"
+        elif len(turn.tokens) >= turn.limit:
+            turn.finish = "length"

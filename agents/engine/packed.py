@@ -7,11 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AttentionInterface
 
-from toolstep.agents.engine.attention import IMPLEMENTATION, Feed, Plan, active, attention
-from toolstep.agents.engine.cache import KVStore
+from toolstep.agents.engine.attention import IMPLEMENTATION, active, attention
+from toolstep.agents.engine.blocks import BlockPool
+from toolstep.agents.engine.plan import Feed, Plan, pack_order
+from toolstep.agents.engine.spans import SpanTree
 
 # Rotary variants whose frequencies depend on the longest row of the batch: within the original length they do
 # not.
@@ -91,30 +94,36 @@ class PackedModel:
             for module in training:
                 module.training = True
 
-    def forward(self, store: KVStore, feeds: Sequence[Feed], ids: Sequence[int], keep: Sequence[int]) -> torch.Tensor:
-        """Run packed tokens and return the logits of the packed positions `keep`, [len(keep), V] in the
-        model's dtype.
-
-        `ids` holds the new ids of all feeds, in the order of `feeds`, which must be `pack_order`ed.  Call it
-        inside `rollout_mode()`.
+    def forward(self, pool: BlockPool, feeds: Sequence[Feed], wanted: Sequence[int]) -> torch.Tensor:
+        """Run the ids of all feeds, packed, and return the logits of the last id of the feeds numbered `wanted`,
+        [len(wanted), V] in the model's dtype.  Blocks for the new cells are there.  Call it inside `rollout_mode()`.
         """
         device = self.device
-        plan = Plan.build(store, feeds, device)
+        order = pack_order(feeds)
+        ids = np.concatenate(
+            [feeds[i].span.ids.view()[feeds[i].first : feeds[i].first + feeds[i].count] for i in order]
+        )
+        last = np.empty(len(feeds), np.int64)
+        last[order] = np.cumsum([feeds[i].count for i in order]) - 1
+        plan = Plan.build(pool, [feeds[i] for i in order], device)
         # The language head is the widest layer: it runs on the wanted positions only (on one where none is
         # wanted).
-        wanted = torch.tensor(list(keep) or [0], device=device)
-        arguments: dict[str, Any] = {"logits_to_keep": wanted} if self._keeps_logits else {}
+        keep = torch.from_numpy(last[list(wanted)] if wanted else last[:1]).to(device)
+        arguments: dict[str, Any] = {"logits_to_keep": keep} if self._keeps_logits else {}
         with active(plan):
             output = self.model(
-                input_ids=torch.tensor([list(ids)], device=device),
-                position_ids=plan.cells[None],
+                input_ids=torch.from_numpy(ids.astype(np.int64))[None].to(device),
+                position_ids=plan.positions[None],
                 use_cache=False,
                 **arguments,
             )
         logits: torch.Tensor = output.logits[0]
         if not self._keeps_logits:
-            logits = logits[wanted]
-        return logits[: len(keep)]
+            logits = logits[keep]
+        return logits[: len(wanted)]
+
+    def weights_changed(self) -> None:
+        """What was derived from the weights is void."""
 
     def verify(self) -> None:
         """Compare a few logits with the model's own forward; raise UnsupportedModel where they differ.
@@ -126,13 +135,16 @@ class PackedModel:
         if n < 4:
             return
         ids = [(7 * i + 3) % self.vocabulary for i in range(n)]
-        store = KVStore()
-        store.reserve(2, n)
+        tree = SpanTree(BlockPool(2))
+        trunk = tree.hold(tree.add(None, 0, ids[:2]))
+        first, second = (tree.hold(tree.add(trunk, 2, ids[2:])) for _ in range(2))
+        tree.grow(trunk, 2)
+        for span in (first, second):
+            tree.grow(span, n - 2)
         with self.rollout_mode():
-            first = [*ids[: n - 2], *ids[: n - 3]]
-            self.forward(store, [Feed(0, 0, n - 2), Feed(1, 0, n - 3)], first, [])
-            got = [self.forward(store, [Feed(0, n - 2, 1), Feed(1, n - 3, 2)], [ids[-2], *ids[-3:-1]], [0, 2])]
-            got.append(self.forward(store, [Feed(1, n - 1, 1)], ids[-1:], [0]))
+            self.forward(tree.pool, [Feed(trunk, 0, 2), Feed(first, 0, n - 4), Feed(second, 0, n - 5)], [])
+            got = [self.forward(tree.pool, [Feed(second, n - 5, 2), Feed(first, n - 4, 1)], [1, 0])]
+            got.append(self.forward(tree.pool, [Feed(second, n - 3, 1)], [0]))
         with self._eval_mode():
             probe = torch.tensor([ids], device=self.device)
             plain = self.model(input_ids=probe, use_cache=False).logits[0].float()

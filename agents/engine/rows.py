@@ -1,22 +1,30 @@
-"""What the engine knows of one row: its ids, which of them are in the store, and its random numbers."""
+"""What the engine knows of one row and of one turn: ids, random numbers, and where the keys and values are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toolstep.agents.base import FinishReason, SamplingParams
+from toolstep.agents.base import Completion, FinishReason, SamplingParams
 from toolstep.agents.engine.sampling import uniform_stream
+
+if TYPE_CHECKING:
+    from toolstep.agents.engine.spans import Span
+
+_DRAW = 128  # uniform numbers drawn at a time
 
 
 class TokenBuffer:
     """A growing i32 array; appending is amortised O(1) and `view()` copies nothing."""
 
-    def __init__(self) -> None:
-        self._data = np.empty(256, np.int32)
+    __slots__ = ("_data", "_length")
+
+    def __init__(self, room: int = 256) -> None:
+        self._data = np.empty(room, np.int32)
         self._length = 0
 
     def __len__(self) -> int:
@@ -31,6 +39,13 @@ class TokenBuffer:
         self._data[self._length : end] = ids
         self._length = end
 
+    def append(self, token: int) -> None:
+        if self._length == len(self._data):
+            self.extend((token,))
+            return
+        self._data[self._length] = token
+        self._length += 1
+
     def cut(self, length: int) -> None:
         self._length = min(self._length, length)
 
@@ -38,59 +53,72 @@ class TokenBuffer:
         return self._data[: self._length]
 
 
-@dataclass
+@dataclass(eq=False)
 class Row:
-    """An episode in a slot of the store.
+    """An episode.
 
     ids: the whole context, prompt, sampled and observed ids in order.  sampled: the sampled ones alone.
-    fed: how many leading ids are in the store.  Between `start` and the first forward of the new episode the
-    store still holds the old one's cells (`stale`): a prompt that begins alike gets them for nothing.
+    leaf: the span that ends the context and gets its next ids; None where nothing of the context is in the pool (at
+    first, after a preemption, after new weights).  stale: the leaf of the context before the present one, kept until
+    the new one is looked up: a prompt that begins alike gets those cells for nothing.
     """
 
-    slot: int
     seed: int
     ids: TokenBuffer = field(default_factory=TokenBuffer)
     sampled: list[int] = field(default_factory=list)
-    fed: int = 0
-    stale: NDArray[np.int32] | None = None
+    leaf: Span | None = None
+    stale: Span | None = None
+    turn: Turn | None = None
 
     def __post_init__(self) -> None:
-        self.uniforms = uniform_stream(self.seed)
+        self.reseed(self.seed)
 
-    def restart(self, seed: int) -> None:
-        """Begin an episode."""
-        self.new_segment()
-        self.seed, self.uniforms, self.sampled = seed, uniform_stream(seed), []
+    def reseed(self, seed: int) -> None:
+        """Begin the episode's stream of random numbers."""
+        self.seed, self.sampled = seed, []
+        self._stream = uniform_stream(seed)
+        self._uniforms: list[float] = []
+        self._drawn_before = 0
 
-    def new_segment(self) -> None:
-        """Empty the context; the cells of the last one stay until something is written over them."""
-        if self.stale is None:
-            self.stale = self.ids.view()[: self.fed].copy()
-        self.ids = TokenBuffer()
+    def fork(self, sampled: Sequence[int]) -> None:
+        """Take over the sampled ids of another row: the penalties count them, the stream of random numbers does not."""
+        self.sampled, self._drawn_before = list(sampled), len(sampled)
 
-    @property
-    def cells(self) -> NDArray[np.int32]:
-        """The ids whose keys and values are in the row's slot."""
-        return (self.ids.view() if self.stale is None else self.stale)[: self.fed]
-
-    def keep_cells(self, length: int) -> None:
-        """The first `length` cells are those of the present context, the others are void."""
-        self.fed, self.stale = length, None
-
-    def drop_cells(self) -> None:
-        self.fed, self.stale = 0, None
+    def uniform(self) -> float:
+        """The random number of the next sampled id: number n of the stream for id number n, however often asked."""
+        index = len(self.sampled) - self._drawn_before
+        while index >= len(self._uniforms):
+            self._uniforms += self._stream.random(_DRAW).tolist()
+        return self._uniforms[index]
 
 
-@dataclass
-class Job:
-    """One row's turn while it is being sampled."""
+@dataclass(eq=False)
+class Turn:
+    """One row's turn from `submit` until it is finished.
 
+    before: lengths of context and sampled ids at `submit`, which `cancel` goes back to.  limit: most tokens of it.
+    version: of the weights that sampled its first token (of an update in the middle of a turn the older one, so that
+    staleness is never understated).
+    """
+
+    ticket: int
     row: int
     state: Row
-    params: SamplingParams  # its max_new_tokens went into `budget`, so that rows with other limits are drawn together
-    budget: int
+    params: SamplingParams
+    limit: int
     stop: frozenset[int]
-    tokens: list[int]
-    logprobs: list[float]
-    model_logprobs: list[float]
-    finish: FinishReason = "length"
+    before: tuple[int, int]
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    model_logprobs: list[float] = field(default_factory=list)
+    finish: FinishReason | None = None
+    version: int | None = None
+
+    def completion(self, version: int) -> Completion:
+        return Completion(
+            np.array(self.tokens, np.int32),
+            np.array(self.logprobs, np.float32),
+            np.array(self.model_logprobs, np.float32),
+            self.finish or "length",
+            version if self.version is None else self.version,
+        )

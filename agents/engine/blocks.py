@@ -1,0 +1,117 @@
+"""Memory of keys and values: fixed-size blocks of cells, one cell a token, in every layer."""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+import torch
+
+
+class BlockPool:
+    """Blocks of `size` cells; block b of a layer is `keys[b]` [Hkv, D, size] and `values[b]` [Hkv, size, Dv].
+
+    Keys are stored transposed: scores of neighbouring cells are then one vector operation, in a matrix product as in a
+    hand-written kernel.  Blocks never move, so a table of block numbers stays right for as long as its span lives; the
+    lowest free block is taken first, which keeps what is touched small and at the start.
+
+    Tensors are allocated when a layer writes for the first time: only then are its head count, head size, dtype and
+    device known (they may differ from layer to layer).  Memory is zeroed: a masked cell is multiplied by an exact 0,
+    and `0 * garbage` could be NaN.
+
+    limit: most blocks there may be; None: no limit.
+    """
+
+    def __init__(self, size: int = 32, limit: int | None = None) -> None:
+        self.size = size
+        self.limit = limit
+        self.used = 0
+        self.peak = 0
+        self._free: list[int] = []
+        self._made = 0  # blocks that were ever in use: numbers below it are used or in `_free`
+        self._capacity = 0
+        self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def room(self) -> int | None:
+        """Blocks that can still be taken; None: any number."""
+        return None if self.limit is None else self.limit - self.used
+
+    def take(self, count: int) -> list[int]:
+        """Numbers of `count` blocks.  Raises MemoryError beyond the limit: callers look at `room()` first."""
+        if self.limit is not None and self.used + count > self.limit:
+            raise MemoryError(f"{count} blocks asked for, {self.limit - self.used} of {self.limit} are free")
+        out = []
+        for _ in range(count):
+            if self._free:
+                out.append(heapq.heappop(self._free))
+            else:
+                out.append(self._made)
+                self._made += 1
+        self.used += count
+        self.peak = max(self.peak, self.used)
+        return out
+
+    def give(self, blocks: list[int]) -> None:
+        """Take blocks back."""
+        self.used -= len(blocks)
+        for block in blocks:
+            heapq.heappush(self._free, block)
+
+    def write(
+        self, layer: int, keys: torch.Tensor, values: torch.Tensor, blocks: torch.Tensor, cells: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store the packed new tokens of a layer and return the layer's two tensors.
+
+        keys [Hkv, T, D], values [Hkv, T, Dv]; blocks, cells i64[T].
+        """
+        pair = self._layers.get(layer)
+        if pair is None or pair[0].shape[0] < self._made:
+            pair = self._layers[layer] = self._grown(pair, keys, values)
+        pair[0][blocks, :, :, cells] = keys.transpose(0, 1)
+        pair[1][blocks, :, cells] = values.transpose(0, 1)
+        return pair
+
+    def _grown(
+        self, old: tuple[torch.Tensor, torch.Tensor] | None, keys: torch.Tensor, values: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Room for every block made so far.  One layer at a time: the peak is the pool plus one layer.
+
+        On the CPU untouched pages take no memory, so capacity doubles; elsewhere it grows by a quarter.
+        """
+        if self._made > self._capacity:
+            lazy = keys.device.type == "cpu"
+            self._capacity = max(self._made, 2 * self._capacity if lazy else self._capacity + self._capacity // 4, 64)
+            if self.limit is not None:
+                self._capacity = max(min(self._capacity, self.limit), self._made)
+        n, heads = self._capacity, keys.shape[0]
+        new = (
+            _zeros((n, heads, keys.shape[2], self.size), keys),
+            _zeros((n, heads, self.size, values.shape[2]), values),
+        )
+        if old is not None:
+            for target, source in zip(new, old, strict=True):
+                target[: source.shape[0]] = source
+        return new
+
+    def clear(self) -> None:
+        """Forget all blocks and give the memory back."""
+        self.used, self._made, self._capacity, self._free = 0, 0, 0, []
+        self._layers.clear()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the blocks that were ever in use since the last `clear` (on the CPU: what is resident)."""
+        return sum(t[: self._made].numel() * t.element_size() for pair in self._layers.values() for t in pair)
+
+    @property
+    def cell_bytes(self) -> int:
+        """Bytes that one token takes in all layers; 0 before the first forward."""
+        return sum(t[0].numel() * t.element_size() for pair in self._layers.values() for t in pair) // self.size
+
+
+def _zeros(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    if like.device.type != "cpu":
+        return like.new_zeros(shape)
+    # numpy asks the system for zero pages, which cost nothing until they are written; torch.zeros writes them all.
+    data = np.zeros(int(np.prod(shape)) * like.element_size(), np.uint8)
+    return torch.from_numpy(data).view(like.dtype).view(shape)

@@ -1,0 +1,65 @@
+"""What a rollout engine is: token ids in; token ids, log-probabilities and a finish reason out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolstep.agents.base import Completion, SamplingParams
+
+Ticket = int
+Ids = NDArray[np.integer] | Sequence[int]
+
+
+class Finished(NamedTuple):
+    """A turn that is over: the ticket that `submit` gave, the row that it was sampled for, and what was sampled."""
+
+    ticket: Ticket
+    row: int
+    completion: Completion
+
+
+@runtime_checkable
+class TokenEngine(Protocol):
+    """Continuous batching over rows of token ids; a client of a remote server can implement it as well.
+
+    A row is one episode: a context that grows by what is submitted and by what is sampled.  The engine knows nothing of
+    text, tools or environments.
+    """
+
+    weight_version: int
+
+    @property
+    def max_context(self) -> int:
+        """Longest context of a row, in tokens."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a turn is waiting, running, or finished and not collected by `step` yet."""
+
+    def start(self, row: int, seed: int) -> None:
+        """Begin an episode in `row` with an empty context; `seed` alone decides what will be sampled in it."""
+
+    def new_segment(self, row: int) -> None:
+        """Empty the row's context within its episode: random numbers and penalised ids go on."""
+
+    def release(self, row: int) -> None:
+        """Forget `row` and free its memory; a turn of it that is under way is cancelled."""
+
+    def fork(self, row: int, rows: Sequence[int], seeds: Sequence[int]) -> None:
+        """Begin an episode in each of `rows` with the context of `row`, which is shared and not copied."""
+
+    def submit(self, row: int, new_ids: Ids, sampling: SamplingParams, stop_ids: Collection[int] = ()) -> Ticket:
+        """Append ids to the row's context and queue one turn; never refused for lack of room."""
+
+    def step(self) -> list[Finished]:
+        """Run one forward of everything that can be computed now; the turns that ended in it."""
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Stop a turn; the row's context goes back to what it was before `submit`.  Unknown tickets are fine."""
+
+    def update_weights(self, state: Mapping[str, Any] | None = None) -> int:
+        """Take new weights, drop all keys and values, and return the new version."""
