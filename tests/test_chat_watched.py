@@ -258,7 +258,7 @@ def _trace(render: Renderer, content: str):
 
     try:
         written = traced(render, write, trace, side=NEW, generation=True, kwargs={})
-        return Skeleton.of(written), trace.questions
+        return None if trace.once else Skeleton.of(written), trace.questions
     except (Untraceable, TemplateRejects, NoKey):
         return None, trace.questions
 

@@ -73,10 +73,10 @@ class ContextWriter:
         def key(known: Known) -> Any:
             return known.delta_key(history, calls, new, constants, stop, thought_open)
 
-        def write(trace: Trace | None) -> Written:
+        def attempt(trace: Trace | None, shown: Dicts) -> Written:
             mark = _PLAIN if trace is None else Watcher(trace, HISTORY, labels=self.memo.known.labels)
             if fallback is None:
-                base, shown = message_dicts(history, mark, deep=False), schemas
+                base = message_dicts(history, mark, deep=False)
             else:
                 base, shown = fallback.messages(_silent(history), tools, mark), []
 
@@ -88,6 +88,17 @@ class ContextWriter:
             return writer.delta(
                 base, calls, follow, shown, stop=stop, thought_open=thought_open, kwargs=kwargs, trace=trace
             )
+
+        def write(trace: Trace | None) -> Written:
+            if trace is None:
+                return attempt(None, schemas)
+            try:  # some templates write the tools again, in front of the last user message
+                return attempt(trace, marked_schemas(tools, Watcher(trace, HISTORY)))
+            except Untraceable:
+                if trace.blames_label:
+                    raise
+                trace.failed = ""  # what was asked until here stays asked
+                return attempt(trace, schemas)
 
         return self._recalled(key, write, {HISTORY: history, NEW: new})
 
@@ -129,7 +140,8 @@ class ContextWriter:
         if skeleton is None and trace.blames_label and known.labels:
             memo.watch_no_labels()
             return self._recalled(key, write, sides)
-        memo.add(trace.questions, key, skeleton)
+        if not trace.once:
+            memo.add(trace.questions, key, skeleton)
         return write(None) if skeleton is None else written
 
     def _traced_prompt(

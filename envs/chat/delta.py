@@ -122,9 +122,9 @@ class DeltaWriter:
         lead = full.text[cut : full.body[0][0] if full.body else None]  # the template's, before the first content
         if trace is not None:
             behind = [(a, hole) for a, _, hole in full.holes or () if a >= cut]
-            if behind and not behind[0][1].piece.required:
-                trace.fail("text of the history stands behind the turn, before any new content")
             lead = full.text[cut : behind[0][0] if behind else None]
+            if behind and not behind[0][1].piece.required and self._turn_end(lead)[1] is None:
+                trace.fail("text of the history stands behind the turn, before its end is seen")
 
         def alone() -> str:
             return self._alone(head, tools, kwargs, trace)
