@@ -41,37 +41,108 @@ _ARG = "<|tool_call_argument_begin|>"
 
 # (format, text, [name: arguments or status], content)
 CASES = [
-    ("hermes_json", '<tool_call>{"name": "f", "arguments": {"x": "</tool_call>"}}</tool_call> so', [("f", {"x": "</tool_call>"})], "so"),
+    (
+        "hermes_json",
+        '<tool_call>{"name": "f", "arguments": {"x": "</tool_call>"}}</tool_call> so',
+        [("f", {"x": "</tool_call>"})],
+        "so",
+    ),
+    ("hermes_json", '<tool_call>{"name": "f", "arguments": {"x": "}}}} and', [("", "truncated")], ""),
     ("minimind", '<tool_call>{"name": "f"}<tool_call>{"name": "g"}', [("f", {}), ("g", {})], ""),
-    ("llama3_json", '{"name": "f", "parameters": {}}; {"name": "g", "parameters": []}', [("f", {}), ("g", "arguments_not_object")], ""),
+    (
+        "llama3_json",
+        '{"name": "f", "parameters": {}}; {"name": "g", "parameters": []}',
+        [("f", {}), ("g", "arguments_not_object")],
+        "",
+    ),
     ("llama3_python_tag", 'Now:<|python_tag|>{"name": "f"}', [("f", {})], "Now:"),
-    ("mistral_v3", 'Hm. [TOOL_CALLS] [{"name": "f", "arguments": {"x": "[TOOL_CALLS]"}}]', [("f", {"x": "[TOOL_CALLS]"})], "Hm."),
-    ("mistral_v11", '[TOOL_CALLS]f[ARGS]{"x": NaN}[TOOL_CALLS]g[CALL_ID]a1[ARGS]{}', [("f", "invalid_json"), ("g", {})], ""),
+    (
+        "mistral_v3",
+        'Hm. [TOOL_CALLS] [{"name": "f", "arguments": {"x": "[TOOL_CALLS]"}}]',
+        [("f", {"x": "[TOOL_CALLS]"})],
+        "Hm.",
+    ),
+    (
+        "mistral_v11",
+        '[TOOL_CALLS]f[ARGS]{"x": NaN}[TOOL_CALLS]g[CALL_ID]a1[ARGS]{}',
+        [("f", "invalid_json"), ("g", {})],
+        "",
+    ),
     ("mistral_v11", "[TOOL_CALLS]f", [("", "truncated")], ""),
     ("granite3", '<|tool_call|>[{"name": "f", "arguments": {}}, 3]', [("", "missing_name")], ""),
-    ("granite20b", '<function_call> {"name": "f", "arguments": {}}\n<function_call> {"name": 1}', [("f", {}), ("", "missing_name")], ""),
+    (
+        "granite20b",
+        '<function_call> {"name": "f", "arguments": {}}\n<function_call> {"name": 1}',
+        [("f", {}), ("", "missing_name")],
+        "",
+    ),
     ("deepseek_v3", f'{_DS}function<｜tool▁sep｜>f\n```json\n{{"x": "```"}}\n```{_DSE}', [("f", {"x": "```"})], ""),
     ("deepseek_v3", f"{_DS}f\n```json\n{{}}\n```{_DSE}", [("", "malformed_markup")], ""),
     ("deepseek_v31", f"{_DS}<｜tool▁sep｜>{{}}{_DSE}", [("", "missing_name")], ""),
     ("deepseek_v31", "<｜tool▁calls▁begin｜><｜tool▁calls▁end｜>", [("", "malformed_markup")], ""),
-    ("kimi", f'{_KIMI}functions.a.b:3{_ARG}{{"x": "<|tool_call_end|>"}}<|tool_call_end|>', [("a.b", {"x": "<|tool_call_end|>"})], ""),
+    (
+        "kimi",
+        f'{_KIMI}functions.a.b:3{_ARG}{{"x": "<|tool_call_end|>"}}<|tool_call_end|>',
+        [("a.b", {"x": "<|tool_call_end|>"})],
+        "",
+    ),
     ("kimi", f"{_KIMI}functions.f:0{_ARG}{{}} {{}}<|tool_call_end|>", [("f", "invalid_json")], ""),
     ("kimi", "<|tool_calls_section_begin|>I shall call f<|tool_calls_section_end|>", [("", "malformed_markup")], ""),
-    ("solar", "<|tool_calls|><|tool_call:begin|>q1<|tool_call:name|>f<|tool_call:args|>{}<|tool_call:end|>", [("f", {})], ""),
-    ("harmony", "<|channel|>analysis<|message|>Call f?<|end|><|start|>assistant<|channel|>final<|message|>No.", [], "No."),
-    ("harmony", '<|channel|>commentary to=functions.f<|message|>{"x": "<|end|>"}<|call|>', [("f", {"x": "<|end|>"})], ""),
+    (
+        "solar",
+        "<|tool_calls|><|tool_call:begin|>q1<|tool_call:name|>f<|tool_call:args|>{}<|tool_call:end|>",
+        [("f", {})],
+        "",
+    ),
+    (
+        "harmony",
+        "<|channel|>analysis<|message|>Call f?<|end|><|start|>assistant<|channel|>final<|message|>No.",
+        [],
+        "No.",
+    ),
+    (
+        "harmony",
+        '<|channel|>commentary to=functions.f<|message|>{"x": "<|end|>"}<|call|>',
+        [("f", {"x": "<|end|>"})],
+        "",
+    ),
     ("harmony", "<|channel|>commentary to=functions.f", [("", "truncated")], ""),
     ("harmony", "Set the flag to=5 and go on.", [], "Set the flag to=5 and go on."),
     ("command_r7b", '<|START_ACTION|>[{"tool_name": "f", "parameters": {}}]<|END_ACTION|>', [("f", {})], ""),
     ("command_r7b", "<|START_THINKING|>a<|END_THINKING|><|START_RESPONSE|>So.<|END_RESPONSE|>", [], "So."),
-    ("functionary_v31", '<function=f>{"x": "</function>"}</function><function=g>', [("f", {"x": "</function>"}), ("g", "truncated")], ""),
+    (
+        "functionary_v31",
+        '<function=f>{"x": "</function>"}</function><function=g>',
+        [("f", {"x": "</function>"}), ("g", "truncated")],
+        "",
+    ),
     ("functionary_v32", 'all\n>>> is a prompt>>>f\n{"x": ">>>g\\n"}', [("f", {"x": ">>>g\n"})], ">>> is a prompt"),
     ("functionary_v32", "f\n{}\n>>>g\n{,}", [("f", {}), ("g", "invalid_json")], ""),
-    ("qwen3_coder_xml", "<tool_call>\n<function=note>\n<parameter=text>\n\n 7 \n\n</parameter>\n</function>", [("note", {"text": "\n 7 \n"})], ""),
+    (
+        "qwen3_coder_xml",
+        "<tool_call>\n<function=note>\n<parameter=text>\n\n 7 \n\n</parameter>\n</function>",
+        [("note", {"text": "\n 7 \n"})],
+        "",
+    ),
     ("qwen3_coder_xml", "<tool_call>\nnote(text)\n</tool_call>", [("", "malformed_markup")], ""),
-    ("glm_xml", "<tool_call>note<arg_key>tags</arg_key><arg_value>[1,]</arg_value></tool_call>", [("note", {"tags": "[1,]"})], ""),
-    ("minimax_m2", '<minimax:tool_call><invoke name="note">text=7</invoke></minimax:tool_call>', [("note", "malformed_markup")], ""),
-    ("pythonic", "[f(x='it\\'s', y=[1, {'a': None}], z=-.5), a.g()]", [("f", {"x": "it's", "y": [1, {"a": None}], "z": -0.5}), ("a.g", {})], ""),
+    (
+        "glm_xml",
+        "<tool_call>note<arg_key>tags</arg_key><arg_value>[1,]</arg_value></tool_call>",
+        [("note", {"tags": "[1,]"})],
+        "",
+    ),
+    (
+        "minimax_m2",
+        '<minimax:tool_call><invoke name="note">text=7</invoke></minimax:tool_call>',
+        [("note", "malformed_markup")],
+        "",
+    ),
+    (
+        "pythonic",
+        "[f(x='it\\'s', y=[1, {'a': None}], z=-.5), a.g()]",
+        [("f", {"x": "it's", "y": [1, {"a": None}], "z": -0.5}), ("a.g", {})],
+        "",
+    ),
     ("pythonic", "[f(x=__import__('os').system('true'))]", [("", "not_a_literal")], ""),
     ("pythonic", "[f(x=(1, 2))]", [("", "not_a_literal")], ""),
     ("pythonic", "[f(x=007)]", [("", "not_a_literal")], ""),
@@ -89,9 +160,14 @@ CASES = [
     ("internlm2", '<|action_start|><|plugin|>\n{"name": "f", "parameters": {}}<|action_end|>', [("f", {})], ""),
     ("json_list", '[{"name": "f", "arguments": {}}] there', [("f", {})], "there"),
     ("json_list", "[1, 2]", [], "[1, 2]"),
-    ("gemma4", '<|tool_call>call:f{x:<|"|>a}<tool_call|><|"|>,y:[1,true,{z:null}]}<tool_call|>', [("f", {"x": "a}<tool_call|>", "y": [1, True, {"z": None}]})], ""),
+    (
+        "gemma4",
+        '<|tool_call>call:f{x:<|"|>a}<tool_call|><|"|>,y:[1,true,{z:null}]}<tool_call|>',
+        [("f", {"x": "a}<tool_call|>", "y": [1, True, {"z": None}]})],
+        "",
+    ),
     ("gemma4", "<|tool_call>call:f{x:maybe}<tool_call|>", [("f", "malformed_markup")], ""),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "text", "calls", "content"), CASES)
@@ -171,6 +247,13 @@ def test_deep_nesting_and_long_numbers_are_errors_at_any_recursion_limit():
     for form in FORMATS.values():
         for text in (f'<tool_call>{{"name": "f", "arguments": {deep}', f"[f(x={deep}", f"<|tool_call>call:f{{x:{deep}"):
             assert all(c.status is not CallStatus.OK for c in form.parse(text).calls)
+    nested = "[" * 150 + "]" * 150
+    for name, text in (
+        ("hermes_json", f'<tool_call>{{"name": "f", "arguments": {{"x": {nested}}}}}</tool_call>'),
+        ("pythonic", f"[f(x={nested})]"),
+        ("gemma4", f"<|tool_call>call:f{{x:{nested}}}<tool_call|>"),
+    ):
+        assert [c.status.value != "ok" for c in get_format(name).parse(text).calls] == [True]
     limit = sys.get_int_max_str_digits()
     try:
         sys.set_int_max_str_digits(640)

@@ -25,6 +25,7 @@ FRAME = """\
 {%- if add_generation_prompt %}{{ '<s>assistant ' }}{% endif %}"""
 _FN, _ARGS = "c.function.name", "c.function.arguments"
 _KEYS = "{% for k, v in c.function.arguments.items() %}"
+# Pythonic: texts without quotes, as Llama's template has it.
 OWN = {
     "hermes_json": f"<tool_call>{{{{ {{'name': {_FN}, 'arguments': {_ARGS}}} | tojson }}}}</tool_call>",
     "llama3_json": f"{{{{ {{'name': {_FN}, 'parameters': {_ARGS}}} | tojson }}}}",
@@ -34,12 +35,12 @@ OWN = {
     "granite3": f"<|tool_call|>[{{{{ {{'name': {_FN}, 'arguments': {_ARGS}}} | tojson }}}}]",
     "json_list": f"[{{{{ {{'name': {_FN}, 'arguments': {_ARGS}}} | tojson }}}}]",
     "functionary_v31": f"<function={{{{ {_FN} }}}}>{{{{ {_ARGS} | tojson }}}}</function>",
-    "qwen3_coder_xml": f"<tool_call>\n<function={{{{ {_FN} }}}}>\n{_KEYS}<parameter={{{{ k }}}}>\n{{{{ v }}}}\n</parameter>\n"
-    "{% endfor %}</function>\n</tool_call>",
-    "glm_xml": f"<tool_call>{{{{ {_FN} }}}}\n{_KEYS}<arg_key>{{{{ k }}}}</arg_key>\n<arg_value>{{{{ v }}}}</arg_value>\n"
-    "{% endfor %}</tool_call>",
-    "pythonic": f"[{{{{ {_FN} }}}}({_KEYS}{{{{ k }}}}={{{{ v }}}}{{% endfor %}})]",  # texts without quotes, as Llama's
-}  # fmt: skip
+    "qwen3_coder_xml": f"<tool_call>\n<function={{{{ {_FN} }}}}>\n{_KEYS}"
+    "<parameter={{ k }}>\n{{ v }}\n</parameter>\n{% endfor %}</function>\n</tool_call>",
+    "glm_xml": f"<tool_call>{{{{ {_FN} }}}}\n{_KEYS}"
+    "<arg_key>{{ k }}</arg_key>\n<arg_value>{{ v }}</arg_value>\n{% endfor %}</tool_call>",
+    "pythonic": f"[{{{{ {_FN} }}}}({_KEYS}{{{{ k }}}}={{{{ v }}}}{{% endfor %}})]",
+}
 
 
 def _chat(call: str, **kwargs) -> ChatTemplate:

@@ -18,7 +18,7 @@ Finish = Literal["stop", "length"]
 Tools = Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Attempt:
     """One thing in a turn that is, or tries to be, a call.  See `toolstep.envs.types.ToolCall`."""
 

@@ -60,13 +60,15 @@ _DECODER = json.JSONDecoder(strict=True, parse_constant=_constant, parse_int=rea
 
 
 def skip_space(text: str, pos: int) -> int:
+    if text[pos : pos + 1] > " ":  # mostly; the pattern takes five times as long
+        return pos
     match = _SPACE.match(text, pos)
     return match.end() if match else pos
 
 
 def depth(source: str) -> int:
     """How deeply brackets outside of strings nest in the text of a JSON value."""
-    if source.count("[") + source.count("{") <= MAX_DEPTH:
+    if len(source) <= MAX_DEPTH or source.count("[") + source.count("{") <= MAX_DEPTH:
         return 0  # as good as the truth, and quick
     deepest = now = 0
     for m in _STRING_OR_BRACKET.finditer(source):
@@ -94,10 +96,14 @@ def _decode(text: str, start: int) -> tuple[Any, int]:
     """The value at `start`, and its end.  Raises BadJSON.
 
     Python's decoder counts the lines in front of an error.  Many errors in one text would take time with the square
-    of its length, so a window of the text is decoded, and a larger one where it may have cut the value.
+    of its length, so a window of the text is decoded, and a larger one where it may have cut the value.  What cannot
+    be a value is turned away first: an exception of the decoder costs ten times as much.
     """
     if text[start : start + 1] not in _FIRST:
         raise BadJSON(f"Expecting value, found {text[start : start + 20]!r}")
+    second = text[start + 1 : start + 2]
+    if text[start] == "[" and second not in _FIRST and second not in "] \t\n\r":
+        raise BadJSON(f"Expecting value, found {text[start + 1 : start + 21]!r}")
     size = 256
     while True:
         window = text[start : start + size]
