@@ -21,6 +21,11 @@ class SamplingParams:
     logit of a token once for each time it was sampled among the last `penalty_window` sampled ids of the
     episode (0: all of them), before temperature and truncation, as OpenAI's and vLLM's are.  Prompt and
     observation ids never count.
+
+    The order is: repetition penalty (a positive logit of a token in the window is divided by it, a negative one
+    multiplied; CTRL, arXiv:1909.05858), frequency and presence penalty (subtracted once for a token in the window),
+    `logit_bias` (id -> number added to its logit), temperature, top-k, top-p, min-p (tokens less probable than `min_p`
+    times the most probable one are cut off; 0: off).
     """
 
     temperature: float = 1.0
@@ -29,6 +34,10 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     penalty_window: int = 64
     max_new_tokens: int = 256
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         for name, ok, expected in (
@@ -38,9 +47,24 @@ class SamplingParams:
             ("frequency_penalty", np.isfinite(self.frequency_penalty), "a finite number"),
             ("penalty_window", self.penalty_window >= 0, "an integer >= 0 (0: the whole episode)"),
             ("max_new_tokens", self.max_new_tokens >= 0, "an integer >= 0"),
+            ("min_p", 0 <= self.min_p <= 1, "a number in [0, 1]"),
+            ("presence_penalty", np.isfinite(self.presence_penalty), "a finite number"),
+            (
+                "repetition_penalty",
+                np.isfinite(self.repetition_penalty) and self.repetition_penalty > 0,
+                "a finite number > 0 (1: off)",
+            ),
         ):
             if not ok:
                 raise ValueError(f"SamplingParams.{name} must be {expected}, got {getattr(self, name)!r}")
+        if isinstance(self.logit_bias, Mapping):  # as pairs, so that the parameters can be compared and hashed
+            pairs = tuple(sorted((int(token), float(bias)) for token, bias in self.logit_bias.items()))
+            object.__setattr__(self, "logit_bias", pairs)
+
+    @property
+    def penalised(self) -> bool:
+        """Whether the logits depend on what was sampled before."""
+        return bool(self.frequency_penalty or self.presence_penalty or self.repetition_penalty != 1)
 
     @property
     def shape(self) -> SamplingParams:

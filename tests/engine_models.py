@@ -26,7 +26,20 @@ _LLAMA_LIKE = {
     "head_dim": 12,
     "max_position_embeddings": 512,
 }
-FAMILIES = ("llama", "qwen2", "qwen3", "gpt2", "mistral", "gemma2")
+FAMILIES = (
+    "llama",
+    "qwen2",
+    "qwen3",
+    "gpt2",
+    "mistral",
+    "gemma2",
+    "gemma3_text",
+    "phi3",
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+)
+_EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 
 
 def model(family: str = "llama", seed: int = 0, **changes: Any) -> Any:
@@ -40,6 +53,14 @@ def model(family: str = "llama", seed: int = 0, **changes: Any) -> Any:
         options = dict(_LLAMA_LIKE)
         if family == "mistral":
             options["sliding_window"] = 7
+        if family == "gemma3_text":  # windows in one layer, another rotary base in the other
+            options |= {
+                "sliding_window": 7,
+                "query_pre_attn_scalar": 12,
+                "layer_types": ["sliding_attention", "full_attention"],
+            }
+        if family in ("mixtral", "qwen2_moe", "qwen3_moe"):
+            options |= _EXPERTS | {"shared_expert_intermediate_size": 32}
         if family == "gemma2":  # alternating windows and a soft cap on the attention scores
             options |= {"sliding_window": 7, "query_pre_attn_scalar": 12}
     made = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **{**options, **changes})).float().eval()
@@ -80,8 +101,14 @@ def slow_logprobs(logits: NDArray[np.float64], history: list[int], params: Sampl
     """Log-probabilities f64[V] of the distribution that is sampled from, written as obviously as possible."""
     scores = logits.copy()
     window = history[-params.penalty_window :] if params.penalty_window else history
+    for token in set(window):
+        r = params.repetition_penalty
+        scores[token] = scores[token] / r if scores[token] > 0 else scores[token] * r
+        scores[token] -= params.presence_penalty
     for token in window:
         scores[token] -= params.frequency_penalty
+    for token, bias in params.logit_bias:
+        scores[token] += bias
     if params.temperature == 0:
         return log_softmax(scores)
     scores = scores / params.temperature
@@ -96,4 +123,7 @@ def slow_logprobs(logits: NDArray[np.float64], history: list[int], params: Sampl
             if total >= params.top_p:
                 break
         scores = np.where(probabilities >= smallest, scores, -np.inf)
+    if params.min_p:
+        probabilities = np.exp(log_softmax(scores))
+        scores = np.where(probabilities >= params.min_p * probabilities.max(), scores, -np.inf)
     return log_softmax(scores)

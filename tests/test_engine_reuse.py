@@ -66,7 +66,7 @@ def test_a_forward_holds_no_more_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -
     forward = engine.packed.forward
 
     def counted(pool: Any, feeds: Any, wanted: Any) -> Any:
-        sizes.append(sum(f.count for f in feeds))
+        sizes.append(sum(f.length for f in feeds))
         return forward(pool, feeds, wanted)
 
     monkeypatch.setattr(engine.packed, "forward", counted)

@@ -19,6 +19,10 @@ PARAMS = st.builds(
     top_p=st.sampled_from([0.05, 0.5, 0.9, 0.999, 1.0]),
     frequency_penalty=st.sampled_from([0.0, 0.7, -0.5]),
     penalty_window=st.sampled_from([0, 1, 4, 64]),
+    min_p=st.sampled_from([0.0, 0.0, 0.03, 0.3, 1.0]),
+    presence_penalty=st.sampled_from([0.0, 0.4, -1.0]),
+    repetition_penalty=st.sampled_from([1.0, 1.3, 0.8]),
+    logit_bias=st.sampled_from([(), {5: 3.0}, {0: -100.0, 96: 1.5}]),
 )
 
 
@@ -126,3 +130,25 @@ def test_half_precision_logits_are_computed_in_fp32() -> None:
     got = choose(raw, np.array([0.5]), SamplingParams(temperature=0.7), [[]])
     expected = em.slow_logprobs(raw[0].double().numpy(), [], SamplingParams(temperature=0.7))
     assert got.logprobs[0] == pytest.approx(expected[got.tokens[0]], abs=1e-5)
+
+
+def test_a_constraint_leaves_the_allowed_tokens_and_the_plain_logprob() -> None:
+    raw = logits(2, 2)
+    mask = np.zeros(em.VOCABULARY, np.bool_)
+    mask[[4, 9]] = True
+    for u in np.linspace(0, 0.999, 20):
+        got = choose(raw, np.array([u, u]), SamplingParams(), [[], []], [mask, None])
+        free = choose(raw, np.array([u, u]), SamplingParams(), [[], []])
+        assert got.tokens[0] in (4, 9)
+        assert got.tokens[1] == free.tokens[1]
+        assert np.exp(got.logprobs[0]) == pytest.approx(
+            float(torch.softmax(raw[0, [4, 9]], -1)[[4, 9].index(got.tokens[0])]), abs=1e-6
+        )
+        assert got.model_logprobs[0] == pytest.approx(em.log_softmax(raw[0].double().numpy())[got.tokens[0]], abs=1e-5)
+    with pytest.raises(ValueError, match="one token allowed at least"):
+        choose(raw, np.array([0.5, 0.5]), SamplingParams(), [[], []], [np.zeros(em.VOCABULARY, np.bool_), None])
+
+
+def test_a_bias_outside_the_vocabulary_is_refused() -> None:
+    with pytest.raises(ValueError, match="id 97 is outside"):
+        choose(logits(0, 1), np.array([0.5]), SamplingParams(logit_bias={97: 1.0}), [[]])

@@ -285,3 +285,70 @@ def test_a_second_turn_of_a_row_is_refused_while_one_is_under_way() -> None:
         engine.submit(0, [3], SamplingParams())
     engine.release(0)
     assert not engine.busy
+
+
+def test_a_turn_ends_where_the_caller_says_and_takes_what_the_caller_allows() -> None:
+    engine = Engine(LLAMA, verify=False)
+    engine.start(0, 0)
+    even = np.arange(em.VOCABULARY) % 2 == 0
+    engine.submit(
+        0, em.ids(0, 9), SamplingParams(max_new_tokens=50), allow=lambda ids: even, until=lambda ids: len(ids) == 7
+    )
+    turn = next(f.completion for _ in range(10) for f in engine.step())
+    assert (len(turn.token_ids), turn.finish_reason) == (7, "stop")
+    assert not (turn.token_ids % 2).any()
+
+
+@pytest.mark.parametrize("family", em.FAMILIES)
+def test_every_family_is_exact_under_pressure(family: str) -> None:
+    """Shared prompts, chunks, deltas, preemptions and turns that begin at different times, all at once."""
+    model = em.model(family)
+    engine = Engine(model, share_min=4, chunk=24, kv_tokens=152, block=8)
+    prompts = [np.concatenate([em.ids(7, 26), em.ids(g, 9)]) for g in range(2)]
+    where: dict[int, list[tuple[int, Any]]] = {row: [] for row in range(8)}
+    for row in where:
+        engine.start(row, row)
+        engine.submit(row, prompts[row % 2], SamplingParams(max_new_tokens=4 + row))
+    while engine.busy:
+        for _, row, completion in engine.step():
+            where[row].append((len(engine.context(row)), completion))
+            if len(where[row]) < 3:
+                engine.submit(row, em.ids(row, 3 + 2 * row), SamplingParams(max_new_tokens=9 - row))
+    assert engine.stats.preemptions > 0
+    assert engine.stats.shared > 0
+    worst = 0.0
+    for row, turns in where.items():
+        plain = em.full_forward(model, engine.context(row))
+        for end, turn in turns:
+            for k, token in enumerate(turn.token_ids):
+                expected = em.log_softmax(plain[end - len(turn.token_ids) + k - 1])[token]
+                worst = max(worst, abs(expected - float(turn.logprobs[k])))
+    assert worst <= 1e-4
+
+
+def test_half_precision_stays_within_the_noise_of_a_plain_forward() -> None:
+    import copy
+
+    import torch
+
+    exact = em.model(head_dim=16)
+    half = copy.deepcopy(exact).bfloat16()
+    exact = copy.deepcopy(half).float()  # the same weights
+    engine = Engine(half)
+    for row in range(6):
+        engine.start(row, row)
+        engine.submit(row, np.concatenate([em.ids(0, 40), em.ids(row, 5)]), SamplingParams(max_new_tokens=30))
+    ours, plain = [], []
+    turns = {f.row: f.completion for _ in range(40) for f in engine.step()}
+    for row, turn in turns.items():
+        context = torch.from_numpy(engine.context(row).astype(np.int64))[None]
+        with torch.no_grad():
+            right, rough = (
+                torch.log_softmax(m(input_ids=context, use_cache=False).logits[0, 44:-1].float(), -1)
+                for m in (exact, half)
+            )
+        chosen = torch.from_numpy(turn.token_ids.astype(np.int64))[:, None]
+        ours.append((right.gather(1, chosen)[:, 0] - torch.from_numpy(turn.logprobs)).abs())
+        plain.append((right - rough).gather(1, chosen)[:, 0].abs())
+    assert len(turns) == 6
+    assert float(torch.cat(ours).mean()) <= 1.5 * float(torch.cat(plain).mean())

@@ -157,8 +157,8 @@ def _segment(
     v = values[segment.blocks].permute(1, 0, 2, 3).reshape(1, kv, -1, values.shape[3])
     size = plan.pool.size
     part = max(16, _MASK_ELEMENTS // (groups * k.shape[2]))
-    for first in range(0, segment.count, part):
-        rows = min(part, segment.count - first)
+    for first in range(0, segment.length, part):
+        rows = min(part, segment.length - first)
         # Blocks that begin behind the last query of the part hold nothing for it.
         used = int((segment.table.base <= segment.first + first + rows - 1).sum())
         mask = plan.segment_mask(index, shape.window, first, rows, used)

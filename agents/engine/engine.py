@@ -19,7 +19,7 @@ from toolstep.agents.base import Completion, SamplingParams
 from toolstep.agents.engine.blocks import BlockPool
 from toolstep.agents.engine.interface import Finished, Ids, Ticket
 from toolstep.agents.engine.packed import PackedModel
-from toolstep.agents.engine.rows import Row, TokenBuffer, Turn
+from toolstep.agents.engine.rows import Allow, Row, TokenBuffer, Turn, Until
 from toolstep.agents.engine.sampling import NonFiniteLogits, choose
 from toolstep.agents.engine.scheduler import Batch, Scheduler
 from toolstep.agents.engine.spans import SpanTree
@@ -71,12 +71,13 @@ class Engine:
         kv_tokens: int | None = None,
         max_running: int | None = None,
         block: int = 32,
+        pack: bool | None = None,
         verify: bool = True,
     ) -> None:
         for name, value in (("kv_tokens", kv_tokens), ("max_running", max_running), ("block", block), ("chunk", chunk)):
             if value is not None and value < 1:
                 raise ValueError(f"Engine: {name} must be a positive number, got {value}")
-        self.packed = PackedModel(model, max_context)
+        self.packed = PackedModel(model, max_context, pack)
         limit = None if kv_tokens is None else kv_tokens // block
         if limit is not None and limit < 2:
             raise ValueError(f"Engine: kv_tokens must hold two blocks of {block} tokens at least, got {kv_tokens}")
@@ -199,10 +200,22 @@ class Engine:
         if trunk is not None:
             tree.drop(trunk)
 
-    def submit(self, row: int, new_ids: Ids, sampling: SamplingParams, stop_ids: Collection[int] = ()) -> Ticket:
+    def submit(
+        self,
+        row: int,
+        new_ids: Ids,
+        sampling: SamplingParams,
+        stop_ids: Collection[int] = (),
+        *,
+        allow: Allow | None = None,
+        until: Until | None = None,
+    ) -> Ticket:
         """Append ids to the row's context and queue one turn.
 
         stop_ids: the turn ends after one of these; the id is part of the turn.
+        allow: called with the turn's ids so far; bool[V] of the ids that may come next, None: any (constrained
+        decoding).  until: called with the turn's ids after each; True ends the turn with "stop" (stop strings: the
+        caller decodes).
 
         finish_reason: "stop"; "length" where `max_new_tokens` or the context is used up (0 tokens are legal: the
         context may be longer than `max_context` already); "abort" with no tokens where the context is empty.
@@ -212,7 +225,7 @@ class Engine:
         self.extend(row, new_ids)
         length = len(state.ids)
         limit = 0 if not length else max(0, min(sampling.max_new_tokens, self.max_context - length))
-        turn = Turn(self._next, row, state, sampling, limit, frozenset(stop_ids), before)
+        turn = Turn(self._next, row, state, sampling, limit, frozenset(stop_ids), before, allow, until)
         self._next += 1
         if limit:
             self._need_logits(state)
@@ -357,7 +370,7 @@ class Engine:
             for span, first, count in batch.feeds:
                 span.filled = max(span.filled, first + count)
             self._stats.forwards += 1
-            self._stats.fed += sum(feed.count for feed in batch.feeds)
+            self._stats.fed += sum(feed.length for feed in batch.feeds)
             for span, feed in batch.kept:
                 span.logits = logits[place[feed]].clone()
         if not batch.wants:
@@ -385,6 +398,7 @@ class Engine:
                     uniforms,
                     params,
                     [turns[i].state.sampled for i in members],
+                    [None if (allow := turns[i].allow) is None else allow(turns[i].tokens) for i in members],
                 )
             except NonFiniteLogits as error:
                 turn = turns[members[error.index]]
@@ -414,7 +428,7 @@ class Engine:
         state.ids.append(token)
         if state.leaf is not None:
             state.leaf.ids.append(token)
-        if token in turn.stop:
+        if token in turn.stop or (turn.until is not None and turn.until(turn.tokens)):
             turn.finish = "stop"
         elif len(turn.tokens) >= turn.limit:
             turn.finish = "length"

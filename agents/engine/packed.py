@@ -13,6 +13,7 @@ from transformers import AttentionInterface
 
 from toolstep.agents.engine.attention import IMPLEMENTATION, active, attention
 from toolstep.agents.engine.blocks import BlockPool
+from toolstep.agents.engine.linears import PackedLinears, can_pack
 from toolstep.agents.engine.plan import Feed, Plan, pack_order
 from toolstep.agents.engine.spans import SpanTree
 
@@ -33,7 +34,7 @@ class PackedModel:
     are put back afterwards, so that a learner may use the same object.
     """
 
-    def __init__(self, model: Any, max_context: int | None = None) -> None:
+    def __init__(self, model: Any, max_context: int | None = None, pack: bool | None = None) -> None:
         self.model = model
         self.name = type(model).__name__
         config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
@@ -41,6 +42,8 @@ class PackedModel:
         self._check(config)
         self.max_context = _context_limit(config, max_context)
         self._keeps_logits = "logits_to_keep" in inspect.signature(_inner(model).forward).parameters
+        wanted = can_pack(model) if pack is None else pack
+        self.linears = PackedLinears(model) if wanted else None
         AttentionInterface.register(IMPLEMENTATION, attention)
 
     @property
@@ -77,8 +80,12 @@ class PackedModel:
         with self._eval_mode():
             try:
                 self.model.set_attn_implementation(IMPLEMENTATION)
+                if self.linears is not None:
+                    self.linears.swap_in()
                 yield
             finally:
+                if self.linears is not None:
+                    self.linears.swap_out()
                 self.model.set_attn_implementation(before)
 
     @contextmanager
@@ -101,10 +108,10 @@ class PackedModel:
         device = self.device
         order = pack_order(feeds)
         ids = np.concatenate(
-            [feeds[i].span.ids.view()[feeds[i].first : feeds[i].first + feeds[i].count] for i in order]
+            [feeds[i].span.ids.view()[feeds[i].first : feeds[i].first + feeds[i].length] for i in order]
         )
         last = np.empty(len(feeds), np.int64)
-        last[order] = np.cumsum([feeds[i].count for i in order]) - 1
+        last[order] = np.cumsum([feeds[i].length for i in order]) - 1
         plan = Plan.build(pool, [feeds[i] for i in order], device)
         # The language head is the widest layer: it runs on the wanted positions only (on one where none is
         # wanted).
@@ -124,6 +131,8 @@ class PackedModel:
 
     def weights_changed(self) -> None:
         """What was derived from the weights is void."""
+        if self.linears is not None:
+            self.linears.weights_changed()
 
     def verify(self) -> None:
         """Compare a few logits with the model's own forward; raise UnsupportedModel where they differ.

@@ -17,11 +17,11 @@ _SHARED = 2  # readers from which on a block is read once for all of them
 
 
 class Feed(NamedTuple):
-    """Ids number first .. first + count - 1 of a span, to be computed in one forward."""
+    """Ids number first .. first + length - 1 of a span, to be computed in one forward."""
 
     span: Span
     first: int
-    count: int
+    length: int
 
 
 class Readers(NamedTuple):
@@ -34,10 +34,10 @@ class Readers(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A feed of more than one token: packed indices start .. start + count - 1, positions first .. ."""
+    """A feed of more than one token: packed indices start .. start + length - 1, positions first .. ."""
 
     start: int
-    count: int
+    length: int
     first: int
     table: Table
     blocks: torch.Tensor
@@ -150,7 +150,7 @@ class Plan:
     def segment_mask(self, index: int, window: int, first: int, rows: int, used: int) -> torch.Tensor:
         """bool [rows, used * size] for queries first .. first + rows - 1 of a segment."""
         segment = self.segments[index]
-        whole = rows == segment.count  # parts of a long segment are too large to keep
+        whole = rows == segment.length  # parts of a long segment are too large to keep
         key = (1, index, window)
         if whole and key in self.masks:
             return self.masks[key]
@@ -169,4 +169,4 @@ class Plan:
 
 def pack_order(feeds: Sequence[Feed]) -> list[int]:
     """Order in which feeds are packed: single tokens first, readers of the same parent next to each other."""
-    return sorted(range(len(feeds)), key=lambda i: (feeds[i].count > 1, id(feeds[i].span.parent)))
+    return sorted(range(len(feeds)), key=lambda i: (feeds[i].length > 1, id(feeds[i].span.parent)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,8 @@ from toolstep.agents.engine.sampling import uniform_stream
 if TYPE_CHECKING:
     from toolstep.agents.engine.spans import Span
 
+Allow = Callable[[Sequence[int]], NDArray[np.bool_] | None]
+Until = Callable[[Sequence[int]], bool]
 _DRAW = 128  # uniform numbers drawn at a time
 
 
@@ -108,6 +110,8 @@ class Turn:
     limit: int
     stop: frozenset[int]
     before: tuple[int, int]
+    allow: Allow | None = None
+    until: Until | None = None
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     model_logprobs: list[float] = field(default_factory=list)

@@ -8,8 +8,9 @@ samples.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -49,25 +50,37 @@ def uniform_stream(seed: int) -> np.random.Generator:
 
 
 def penalise(logits: torch.Tensor, histories: Sequence[Sequence[int]], params: SamplingParams) -> torch.Tensor:
-    """Subtract `frequency_penalty` once for each occurrence of a token in the window.  f32[n, V] -> f32[n,
-    V].
+    """Repetition, frequency and presence penalty for the tokens in each row's window, then the bias.  f32[n, V] ->
+    f32[n, V].
     """
-    if not params.frequency_penalty or not any(len(h) for h in histories):
-        return logits
-    out = logits.clone()
-    for i, history in enumerate(histories):
-        counts = Counter(history[-params.penalty_window :] if params.penalty_window else history)
-        if counts:
+    out = logits
+    if params.penalised and any(len(h) for h in histories):
+        out = logits.clone()
+        for i, history in enumerate(histories):
+            counts = Counter(history[-params.penalty_window :] if params.penalty_window else history)
+            if not counts:
+                continue
             ids = torch.tensor(list(counts), device=logits.device)
+            values = out[i, ids]
+            if params.repetition_penalty != 1:
+                r = params.repetition_penalty
+                values = torch.where(values > 0, values / r, values * r)
             times = torch.tensor(list(counts.values()), device=logits.device, dtype=out.dtype)
-            out[i, ids] -= params.frequency_penalty * times
+            out[i, ids] = values - params.frequency_penalty * times - params.presence_penalty
+    if params.logit_bias:
+        pairs = params.logit_bias.items() if isinstance(params.logit_bias, Mapping) else params.logit_bias
+        if bad := [token for token, _ in pairs if not 0 <= token < logits.shape[1]]:
+            raise ValueError(f"logit_bias: id {bad[0]} is outside the model's vocabulary of {logits.shape[1]}")
+        ids = torch.tensor([token for token, _ in pairs], device=logits.device)
+        bias = torch.tensor([value for _, value in pairs], device=logits.device, dtype=out.dtype)
+        out = out.index_add(1, ids, bias.expand(len(out), -1))
     return out
 
 
-def truncate(scores: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
-    """Set the scores outside top-k, then outside top-p of what is left, to -inf.  f32[n, V] -> f32[n, V].
+def truncate(scores: torch.Tensor, top_k: int, top_p: float, min_p: float = 0.0) -> torch.Tensor:
+    """Set the scores outside top-k, outside top-p of what is left, and below min-p to -inf.  f32[n, V] -> f32[n, V].
 
-    Both are thresholds: tokens that tie with the last one kept are kept, so the result does not depend on the
+    All are thresholds: tokens that tie with the last one kept are kept, so the result does not depend on the
     order in which a sort returns equal values.  top-p keeps the token at which the cumulative probability
     reaches `top_p`.
     """
@@ -84,6 +97,8 @@ def truncate(scores: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
             mass = torch.exp(best - total).double().cumsum(-1)
         crossing = (mass < top_p).sum(-1, keepdim=True).clamp_(max=best.shape[1] - 1)
         scores = scores.masked_fill(scores < best.gather(-1, crossing), float("-inf"))
+    if min_p:
+        scores = scores.masked_fill(scores < scores.amax(-1, keepdim=True) + math.log(min_p), float("-inf"))
     return scores
 
 
@@ -92,53 +107,88 @@ def choose(
     uniforms: NDArray[np.float64],
     params: SamplingParams,
     histories: Sequence[Sequence[int]],
+    allowed: Sequence[NDArray[np.bool_] | None] | None = None,
 ) -> Choice:
     """Sample one token for each row.
 
     logits [n, V] of any float dtype (computed in fp32); uniforms f64[n] in [0, 1) (not read when greedy);
-    histories: the ids that each row has sampled in its episode so far.
+    histories: the ids that each row has sampled in its episode so far.  allowed: bool[V] for the rows that may take
+    some tokens only (a constraint).
 
-    The order is penalty, temperature, top-k, top-p.  `logprobs` are those of the resulting distribution.
-    Greedy (`temperature == 0`) takes the best token after the penalty and reports its log-probability under
-    the penalised distribution at temperature 1; truncation cannot change the best token and is left out.
+    The order is penalties, bias, constraint, temperature, top-k, top-p, min-p.  `logprobs` are those of the resulting
+    distribution.  Greedy (`temperature == 0`) takes the best token after the penalties and reports its log-probability
+    under the penalised distribution at temperature 1; truncation cannot change the best token and is left out.
 
-    Raises NonFiniteLogits.
+    Raises NonFiniteLogits; ValueError where a constraint allows nothing.
     """
     raw = logits.float()
-    raw_total = torch.logsumexp(raw, -1, keepdim=True)
+    weights, sums, raw_total = _exponentials(raw)
     finite = torch.isfinite(raw_total[:, 0])
     if not bool(finite.all()):
         raise NonFiniteLogits(int((~finite).nonzero()[0, 0]))
-    scores = penalise(raw, histories, params)
-    if params.temperature == 0:
-        tokens = scores.argmax(-1, keepdim=True)
-        total = raw_total if scores is raw else torch.logsumexp(scores, -1, keepdim=True)
-    else:
+    scores = _constrain(penalise(raw, histories, params), allowed)
+    greedy = params.temperature == 0
+    if not greedy:
         if params.temperature != 1:
             scores = scores / params.temperature
-        scores = truncate(scores, params.top_k, params.top_p)
-        total = raw_total if scores is raw else torch.logsumexp(scores, -1, keepdim=True)
-        tokens = _invert(torch.exp(scores - total), torch.from_numpy(uniforms).to(raw.device))
+        scores = truncate(scores, params.top_k, params.top_p, params.min_p)
+    total = raw_total
+    if scores is not raw:
+        weights, sums, total = _exponentials(scores)
+    if greedy:
+        tokens = scores.argmax(-1, keepdim=True)
+    else:
+        tokens = _invert(weights, sums, torch.from_numpy(uniforms).to(raw.device))
     logprobs = scores.gather(-1, tokens) - total
     model_logprobs = raw.gather(-1, tokens) - raw_total
     packed = torch.cat((tokens.double(), logprobs.double(), model_logprobs.double()), -1).cpu().numpy()
     return Choice(packed[:, 0].astype(np.int64), packed[:, 1].astype(np.float32), packed[:, 2].astype(np.float32))
 
 
-def _invert(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-    """First token whose cumulative weight exceeds `uniform * total`.  f32[n, V], f64[n] -> i64[n, 1].
+def _constrain(scores: torch.Tensor, allowed: Sequence[NDArray[np.bool_] | None] | None) -> torch.Tensor:
+    if allowed is None or all(mask is None for mask in allowed):
+        return scores
+    vocabulary = scores.shape[1]
+    masks = np.ones((len(scores), vocabulary), np.bool_)
+    for i, mask in enumerate(allowed):
+        if mask is not None:
+            if mask.shape != (vocabulary,) or not mask.any():
+                raise ValueError(
+                    f"constraint: expected bool[{vocabulary}] with one token allowed at least, got "
+                    f"{mask.dtype}{list(mask.shape)} with {int(mask.sum())} allowed"
+                )
+            masks[i] = mask
+    return scores.masked_fill(~torch.from_numpy(masks).to(scores.device), float("-inf"))
+
+
+def _exponentials(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """exp(score - best) f32[n, B, _BLOCK], padded with zeros; their sums by block f64[n, B]; log-sum-exp f32[n, 1].
+
+    A vocabulary is large: one such pass serves the log-probabilities and the draw.
+    """
+    n, vocabulary = scores.shape
+    best = scores.amax(-1, keepdim=True)
+    weights = (scores - best).exp_()
+    blocks = -(-vocabulary // _BLOCK)
+    if blocks * _BLOCK != vocabulary:
+        weights = F.pad(weights, (0, blocks * _BLOCK - vocabulary))
+    weights = weights.view(n, blocks, _BLOCK)
+    sums = weights.sum(-1).double()
+    return weights, sums, (best.double() + sums.sum(-1, keepdim=True).log()).float()
+
+
+def _invert(weights: torch.Tensor, sums: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """First token whose cumulative weight exceeds `uniform * total`; arguments as `_exponentials` gives them, f64[n] ->
+    i64[n, 1].
 
     In two levels, sums of blocks and then the tokens of one block: a running sum in fp64 over a whole vocabulary
     takes 5 % of a decode step.
     """
-    n, vocabulary = weights.shape
-    blocks = -(-vocabulary // _BLOCK)
-    padded = F.pad(weights, (0, blocks * _BLOCK - vocabulary)).view(n, blocks, _BLOCK)
-    cumulative = padded.sum(-1, dtype=torch.float64).cumsum(-1)
+    cumulative = sums.cumsum(-1)
     target = uniforms[:, None] * cumulative[:, -1:]
     block = _first_above(cumulative, target)
     before = cumulative.gather(-1, (block - 1).clamp_(min=0)).masked_fill(block == 0, 0.0)
-    inside = padded.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))[:, 0].cumsum(-1, dtype=torch.float64)
+    inside = weights.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))[:, 0].cumsum(-1, dtype=torch.float64)
     return block * _BLOCK + _first_above(inside, target - before)
 
 

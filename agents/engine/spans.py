@@ -58,7 +58,8 @@ class Span:
         """Blocks of the whole path up to this span's first `count` cells, which must have their blocks."""
         if self._chain is None:
             # The parents' part is fixed from now on: blocks do not move and cells are only appended.
-            self._chain = _EMPTY if self.parent is None else self.parent.table(self.start - self.parent.start, size)
+            parent = self.parent
+            self._chain = _EMPTY if parent is None else parent.table(self.start - parent.start, size)
         if not count:
             return self._chain
         used = -(-count // size)
@@ -72,13 +73,12 @@ class Span:
 
     def path(self) -> list[tuple[Span, int]]:
         """The spans of the whole context from the root on, each with the number of its ids that belong to it."""
-        out: list[tuple[Span, int]] = []
-        span, upto = self, len(self.ids)
-        while True:
-            out.append((span, upto))
-            if span.parent is None:
-                return out[::-1]
-            span, upto = span.parent, span.start - span.parent.start
+        out: list[tuple[Span, int]] = [(self, len(self.ids))]
+        span: Span = self
+        while (parent := span.parent) is not None:
+            out.append((parent, span.start - parent.start))
+            span = parent
+        return out[::-1]
 
 
 class SpanTree:

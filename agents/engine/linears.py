@@ -1,0 +1,139 @@
+"""Linear layers in the layout of the CPU's matrix kernels (oneDNN), products of one input fused.
+
+A decode step multiplies a few rows by every weight of the model; a plain `Linear` brings the weight into the kernel's
+layout at each call.  Here that is done once for each version of the weights.  Query, key and value projections, and
+gate and up projections, have the same input: one product for each such family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_ROWS = 64  # the number of rows that the layout is made for; others work as well
+_DTYPES = (torch.float32, torch.bfloat16)
+# Names of sibling layers that transformers calls with one and the same input, in the order of the calls.
+_SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("w1", "w3"))
+Forward = Callable[[torch.Tensor], torch.Tensor]
+
+
+class _Family:
+    """Layers with one input: the first that is called computes the product of all."""
+
+    def __init__(self, layers: list[torch.nn.Linear]) -> None:
+        self.layers = layers
+        self.weight: torch.Tensor | None = None
+        self.bias: torch.Tensor | None = None
+        self._input: torch.Tensor | None = None
+        self._parts: tuple[torch.Tensor, ...] = ()
+        self._sizes = [layer.out_features for layer in layers]
+
+    def pack(self) -> None:
+        weights = [layer.weight.detach() for layer in self.layers]
+        self.weight = _reorder(weights[0] if len(weights) == 1 else torch.cat(weights), _ROWS)
+        biases = [layer.bias for layer in self.layers]
+        if all(b is None for b in biases):
+            self.bias = None
+        else:
+            self.bias = torch.cat(
+                [
+                    torch.zeros(n, dtype=w.dtype) if b is None else b.detach()
+                    for b, n, w in zip(biases, self._sizes, weights, strict=True)
+                ]
+            )
+
+    def forward(self, index: int) -> Forward:
+        if len(self.layers) == 1:
+            return self._product
+
+        def part(x: torch.Tensor) -> torch.Tensor:
+            if x is not self._input:
+                self._input, self._parts = x, self._product(x).split(self._sizes, -1)
+            out = self._parts[index]
+            if index == len(self.layers) - 1:
+                self._input, self._parts = None, ()
+            return out
+
+        return part
+
+    def _product(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+        return out
+
+
+class PackedLinears:
+    """Replaces the `forward` of a model's linear layers while it samples; the weights stay where they are."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._families: list[_Family] = []
+        self._swaps: list[tuple[dict[str, Any], Forward]] = []
+        self._ready = False
+        taken: set[int] = set()
+        for module in model.modules():
+            for names in _SIBLINGS:
+                layers = [getattr(module, name, None) for name in names]
+                if (
+                    all(_plain(layer) for layer in layers)
+                    and len({layer.weight.dtype for layer in layers if layer}) == 1
+                ):
+                    self._add([layer for layer in layers if layer is not None], taken)
+        for module in model.modules():
+            if _plain(module) and id(module) not in taken:
+                assert isinstance(module, torch.nn.Linear)
+                self._add([module], taken)
+
+    def _add(self, layers: list[torch.nn.Linear], taken: set[int]) -> None:
+        family = _Family(layers)
+        self._families.append(family)
+        taken.update(id(layer) for layer in layers)
+        self._swaps += [(layer.__dict__, family.forward(i)) for i, layer in enumerate(layers)]
+
+    def weights_changed(self) -> None:
+        """Pack again before the next use."""
+        self._ready = False
+
+    def swap_in(self) -> None:
+        if not self._ready:
+            for family in self._families:
+                family.pack()
+            self._ready = True
+        for attributes, forward in self._swaps:
+            attributes["forward"] = forward
+
+    def swap_out(self) -> None:
+        for attributes, _ in self._swaps:
+            attributes.pop("forward", None)
+
+
+def can_pack(model: torch.nn.Module) -> bool:
+    """Whether this torch has the kernels, on the device and in the dtype of the model."""
+    weight = next((p for p in model.parameters() if p.ndim == 2), None)
+    if weight is None or weight.device.type != "cpu" or weight.dtype not in _DTYPES:
+        return False
+    try:
+        probe = torch.zeros(2, 16, dtype=weight.dtype)
+        torch.ops.mkldnn._linear_pointwise(
+            probe, _reorder(torch.zeros(8, 16, dtype=weight.dtype), 2), None, "none", [], ""
+        )
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return False
+    return True
+
+
+def _plain(layer: object) -> bool:
+    """A Linear with nothing around it: no hooks, no adapter, no forward of its own."""
+    return (
+        type(layer) is torch.nn.Linear
+        and "forward" not in layer.__dict__
+        and not layer._forward_hooks
+        and not layer._forward_pre_hooks
+        and layer.weight.dtype in _DTYPES
+        and layer.weight.device.type == "cpu"
+    )
+
+
+def _reorder(weight: torch.Tensor, rows: int) -> torch.Tensor:
+    out: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
+    return out
