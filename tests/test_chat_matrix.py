@@ -38,13 +38,10 @@ def known(vocabulary: str, name: str, scenario: str) -> bool:
         # The stand-in of a turn with text and calls has no text, which this template looks at.
         or (name == "apertus-8b" and scenario == "text_second_round")
         # The history still holds the turn of two calls that the template refuses.
-        # These repeat the system prompt or the tools in a delta, where they are taken for the template's own text.
-        or (name in REPEATS and scenario == "hostile_past")
         or (name in ("llama-3.1", "llama-3.1-vllm-json", "one-call") and scenario == "after_several")
     )
 
 
-REPEATS = {"mistral-7b-v0.3", "mistral-small-3.2", "mistral-common-v3", "mistral-vllm-parallel", "moves-system"}
 PLAIN_START = {"granite-20b-fc-vllm", "reka-edge", "syn-plain-roles"}
 
 
@@ -107,7 +104,7 @@ def test_every_scenario_on_every_shared_template(vocabulary):
     counts, cells, wrong, refused, one_call = Counter[str](), 0, [], {}, set()
     for cell in shared_cells(vocabulary):
         audit = audit_template(cell.tokenizer, **cell.options)
-        assert audit.facts.injection_safe == (cell.name not in REPEATS), cell.name
+        assert audit.facts.injection_safe, cell.name
         for check in audit.checks:
             cells += 1
             if known(vocabulary, cell.name, check.scenario):
@@ -125,7 +122,7 @@ def test_every_scenario_on_every_shared_template(vocabulary):
     assert refused == REFUSALS
     assert one_call == ONE_CALL
     assert cells == 57 * len(scenarios("")) == 1482
-    known_cells = 7 + (3 if vocabulary == "mistral-spm-v3" else 0)
+    known_cells = 3 + (3 if vocabulary == "mistral-spm-v3" else 0)
     expected = {"exact": 1371 - known_cells, "policy": 67, "refused": 3, "n/a": 41, "known": known_cells}
     assert counts == expected, counts
 
@@ -158,7 +155,7 @@ EXPECTED: dict[str, dict[str, int]] = {
     "roles": {"exact": 26},
     "no-tools": {"exact": 24, "n/a": 2},
     "drops-thoughts": {"exact": 23, "policy": 1, "n/a": 2},
-    "moves-system": {"exact": 8, "policy": 15, "n/a": 2},
+    "moves-system": {"exact": 9, "policy": 15, "n/a": 2},
     "rewrites-close": {"exact": 26},
     "header-stops": {"exact": 24, "n/a": 2},
     "json-results": {"exact": 24, "n/a": 2},
