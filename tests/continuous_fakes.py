@@ -23,11 +23,18 @@ class ScriptedAgent:
     env_kwargs: dict[str, Any] = {}
 
     def __init__(
-        self, tokenizer: Any, turns: Sequence[str], *, abort_every: int = 0, interrupt_after: int | None = None
+        self,
+        tokenizer: Any,
+        turns: Sequence[str],
+        *,
+        abort_every: int = 0,
+        cut: bool = True,
+        interrupt_after: int | None = None,
     ):
         self.chat = ChatTemplate(tokenizer)
         self.turns = [self.chat.encode_turn(t) for t in turns]
-        self.turns.append(self.turns[0][:-1])  # cut before its stop token
+        if cut:
+            self.turns.append(self.turns[0][:-1])  # cut before its stop token
         self.rng: dict[int, np.random.Generator] = {}
         self.read: dict[int, int] = {}
         self.generations = 0

@@ -36,7 +36,7 @@ def collected(envs: Any, player: Any, specs: Any, **options: Any) -> list[dict[s
 
 
 def barrier(tokenizer: Any, specs: Any, *, n: int = 3, **options: Any) -> list[dict[str, Any]]:
-    mine = {k: options.pop(k) for k in ("abort_every", "turns") if k in options}
+    mine = {k: options.pop(k) for k in ("abort_every", "cut", "turns") if k in options}
     return collected(slow_envs(n, tokenizer, **options), agent(tokenizer, **mine).agent, specs)
 
 
@@ -101,11 +101,12 @@ def test_new_segments_are_the_same(history: str) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = FORGETFUL
     options: dict[str, Any] = {"tasks": Talk(), "tools": None, "history": history, "max_turns": 6}
-    turns = ["<think>\nhm\n</think>\n\nok", "ok"]
-    specs = group_specs(8, 1, seed=2)
-    got = collected(slow_envs(3, tokenizer, **options), agent(tokenizer, turns=turns), specs)
-    assert got == barrier(tokenizer, specs, turns=turns, **options)
-    assert any(len(t["segment_starts"]) > 1 for t in got) == (history == "rerender")
+    thoughts = ["<think>\nhm\n</think>\n\nok", "ok", "<think>\nso\n</think>\n\n?"]
+    turns: dict[str, Any] = {"turns": thoughts, "cut": False}
+    specs = group_specs(12, 1, seed=2)
+    got = collected(slow_envs(3, tokenizer, **options), agent(tokenizer, **turns), specs)
+    assert got == barrier(tokenizer, specs, **turns, **options)
+    assert max(len(t["segment_starts"]) for t in got) == (3 if history == "rerender" else 1)
 
 
 def test_language_model_samples_the_same_tokens() -> None:
@@ -149,7 +150,7 @@ def test_rows_go_on_while_the_tools_of_one_row_run(tokenizer: Any) -> None:
             self.turns = [self.chat.encode_turn((slow if self.generations == 0 else rest)[0])]
             return super().complete(row, observation)
 
-    player = Lagging(OneSlow(tokenizer, rest), lag=1)
+    player = Lagging(OneSlow(tokenizer, rest), lag=4, schedule=1)
     envs = slow_envs(2, tokenizer)
     order = [index for index, _ in play(envs, player, specs)]
     envs.close()
@@ -159,8 +160,7 @@ def test_rows_go_on_while_the_tools_of_one_row_run(tokenizer: Any) -> None:
 
 
 def test_freed_row_takes_the_next_episode_at_once(tokenizer: Any) -> None:
-    player = agent(tokenizer, lag=3, turns=["42"], schedule=5)
-    player.agent.turns.pop()
+    player = agent(tokenizer, lag=3, turns=["42"], cut=False, schedule=5)
     envs = slow_envs(4, tokenizer)
     collect(envs, player, group_specs(40, 1, seed=0))
     envs.close()
@@ -230,9 +230,11 @@ def test_interrupt_keeps_what_is_finished_and_leaves_nothing_under_way(tokenizer
 
 
 def test_generator_that_is_dropped_leaves_nothing_under_way(tokenizer: Any) -> None:
-    envs, player = slow_envs(4, tokenizer), agent(tokenizer)
+    envs = slow_envs(4, tokenizer, tool_timeout=60.0)
+    player = agent(tokenizer, turns=["42", call("wait", ms=60_000)], cut=False)
     episodes = play(envs, player, group_specs(20, 1, seed=0))
-    next(episodes)
+    while not envs.pending:
+        next(episodes)
     episodes.close()
     assert envs.pending == 0
     assert not player.busy

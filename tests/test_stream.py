@@ -267,9 +267,9 @@ def test_reset_that_fails_ends_with_its_next_turn() -> None:
 # ---------------------------------------------------------------- wrong use
 @pytest.fixture
 def busy() -> Any:
-    """Row 0 is idle, row 1 pending, row 2 over, row 3 never begun."""
-    envs = make(4)
-    envs.begin([0, 1, 2], [0, 1, 2])
+    """Rows 0 and 4 are idle, row 1 is pending, row 2 over, row 3 never begun."""
+    envs = make(5)
+    envs.begin([0, 1, 2, 4], [0, 1, 2, 4])
     envs.send(["5"], [2])
     envs.recv()
     envs.send([call("sleep", ms=150)], [1])
@@ -286,14 +286,14 @@ X = call("add", a=1)
         ([X, X], [0, 1], error.AlreadyPendingCallError, "send: the turn of row 1 is under way"),
         ([X, X], [0, 2], error.ResetNeeded, "send: the episode of row 2 is over"),
         ([X, X], [0, 3], error.ResetNeeded, "send: row 3 was never begun"),
-        ([X, X], [0, 4], ValueError, r"a row must be a whole number in \[0, 4\), got 4"),
+        ([X, X], [0, 5], ValueError, r"a row must be a whole number in \[0, 5\), got 5"),
         ([X, X], [0, -1], ValueError, r"got -1"),
         ([X, X], [0, True], ValueError, r"got True"),
         ([X, X], [0, 0], ValueError, "row 0 is listed twice"),
         ([X], [0, 0], ValueError, "row 0 is listed twice"),
         ([X, X], [0], ValueError, "1 rows but 2 actions"),
         ("x", [0], TypeError, "expected a list of 1 actions, got one str"),
-        ([3], [0], TypeError, "row 0: .*takes a str"),
+        ([X, 3], [0, 4], TypeError, "row 4: .*takes a str"),
     ],
 )
 def test_wrong_send_names_the_row_and_changes_nothing(busy: Any, actions: Any, rows: Any, kind: Any, said: str) -> None:
@@ -327,9 +327,9 @@ def test_wrong_begin_names_the_row_and_changes_nothing(busy: Any, rows: Any, see
 def test_step_and_reset_while_rows_are_pending_are_refused(busy: Any) -> None:
     messages = busy.get_attr("messages")
     for use in (
-        lambda: busy.step([X] * 4),
+        lambda: busy.step([X] * 5),
         lambda: busy.reset(seed=3),
-        lambda: busy.reset(options={"reset_mask": np.array([True, False, False, False])}),
+        lambda: busy.reset(options={"reset_mask": np.array([True, False, False, False, True])}),
     ):
         with pytest.raises(error.AlreadyPendingCallError, match=r"the turns of rows \[1\] are under way: recv"):
             use()
@@ -364,6 +364,10 @@ def test_what_is_handed_out_is_the_callers_own(tokenizer: Any) -> None:
     envs = make(1, view="tokens", tokenizer=tokenizer)
     (obs,), _ = envs.begin([0], [3])
     obs[:] = 0
+    assert envs._rows.observations[0].any()
+    envs.send([envs.config.chat.encode_turn(call("add", a=1))], [0])
+    received = envs.recv()
+    received.observations[0][:] = 0
     assert envs._rows.observations[0].any()
     envs.close()
 

@@ -119,11 +119,26 @@ def test_each_turn_has_its_own_deadlines(executor: Executor, kind: str) -> None:
 
 
 def test_turns_that_wait_for_a_thread_run_in_order_and_have_their_whole_time() -> None:
-    all_answers = [Answers() for _ in range(4)]
+    all_answers, order = [Answers() for _ in range(4)], []
+
+    @tool
+    def nap(ms: int, i: int) -> int:
+        order.append(i)
+        time.sleep(ms / 1000)
+        return i
+
     with Executor(1) as executor:
         for i, answers in enumerate(all_answers):
             executor.start([bound(nap, ms=150, i=i)], timeout=0.5, done=answers)
         assert [answers.wait()[0].content for answers in all_answers] == ["0", "1", "2", "3"]
+    assert order == [0, 1, 2, 3]
+
+
+def test_calls_of_one_turn_follow_each_other_without_delay_on_one_thread() -> None:
+    with Executor(1) as executor:
+        began = time.perf_counter()
+        executor.run([bound(nap, ms=5)] * 4, timeout=5)
+        assert time.perf_counter() - began < 0.9  # half a second for each call if its end were slept through
 
 
 def test_run_works_beside_turns_under_way(executor: Executor) -> None:
@@ -319,18 +334,26 @@ def test_forked_child_starts_turns_of_its_own(executor: Executor) -> None:
 
 
 def test_calls_that_a_blocked_loop_never_began_get_a_new_loop_and_their_whole_time(executor: Executor) -> None:
-    release, blocked, other = threading.Event(), Answers(), Answers()
+    release, blocked, other, ran = threading.Event(), Answers(), Answers(), []
 
     @tool
     async def blocks() -> None:
         release.wait(30)
 
+    @tool
+    async def counted() -> int:
+        ran.append(1)
+        await asyncio.sleep(0.3)
+        return 1
+
     executor.start([bound(blocks)], timeout=0.4, done=blocked)
     time.sleep(0.2)
-    executor.start([bound(nap_async, ms=300, i=1)], timeout=0.4, done=other)
+    executor.start([bound(counted)], timeout=0.4, done=other)
     assert blocked.wait()[0].error is CallStatus.TOOL_TIMEOUT
-    assert [r.content for r in other.wait()] == ["1"]
     release.set()
+    assert [r.content for r in other.wait()] == ["1"]
+    _wait_until(lambda: executor.abandoned_threads == 0)
+    assert ran == [1]
 
 
 @pytest.mark.parametrize("wrong", [0, -1, float("nan"), float("inf")])
