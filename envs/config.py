@@ -83,8 +83,8 @@ class EnvConfig:
     thinking_ratio: probability that an episode opens a thought (template variables `open_thinking` and
         `enable_thinking`), drawn once from the episode's own generator; None leaves the template's default.
     reward: function or `Rubric` over the finished `EpisodeRecord`; None: the task set's score.
-    strict: re-raise a failure of the environment's own parts instead of ending that row with status "env_error", and hold
-        every delta against a rendering of the whole conversation (costs what `benchmarks/template_cost.py` says).
+    strict: re-raise a failure of the environment's own parts instead of ending that row with status "env_error", and
+        hold every delta against a rendering of the whole conversation (costs what `benchmarks/template_cost.py` says).
     """
 
     tasks: TaskSet

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from toolstep.envs.chat import Segment
+from toolstep.envs.chat import ChatTemplateError, Segment
 from toolstep.envs.config import EnvConfig, by_name
 from toolstep.envs.rewards import RewardError, Rubric
 from toolstep.envs.tools import BoundCall, Tool, error_text, limit_result, resolve
@@ -268,7 +268,8 @@ class Episode:
         """
         if self.over:
             return None
-        text = self.config.chat.write(self.config.tasks.oracle(self.record), prompt_tail=self._tail)
+        turn = self.config.tasks.oracle(self.record)
+        text = self.config.chat.write(turn, prompt_tail=self._tail, tools=self.schemas)
         return self.config.view.write(text)
 
     def _begins_segment(self, history: Sequence[Message], turn: Message, new: Sequence[Message]) -> bool:
@@ -276,7 +277,10 @@ class Episode:
         chat = self.config.chat
         if not any(m.role in chat.rewriting_roles for m in new):
             return False
-        if chat.keeps_history(history, turn, new, self.schemas, kwargs=self._kwargs):
+        try:
+            if chat.keeps_history(history, turn, new, self.schemas, kwargs=self._kwargs):
+                return False
+        except ChatTemplateError:  # it refuses the real messages (two calls in a turn, say): nothing to compare with
             return False
         self.history_rewrites += 1
         if self.config.history == "error":

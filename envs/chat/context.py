@@ -65,13 +65,14 @@ class ContextWriter:
         calls = [(c.name, c.id) for c in turn.calls]
         schemas = [dict(t) for t in tools]
         constants: list[Any] = [schemas, dict(kwargs)]
+        text = bool(turn.content)
         if fallback is None:
             new = answers(new, calls)
         else:
             calls = []
 
         def key(known: Known) -> Any:
-            return known.delta_key(history, calls, new, constants, stop, thought_open)
+            return known.delta_key(history, calls, new, constants, stop, thought_open, text)
 
         def attempt(trace: Trace | None, shown: Dicts) -> Written:
             mark = _PLAIN if trace is None else Watcher(trace, HISTORY, labels=self.memo.known.labels)
@@ -86,7 +87,7 @@ class ContextWriter:
                 return fallback.messages(new, (), m, opening=False)
 
             return writer.delta(
-                base, calls, follow, shown, stop=stop, thought_open=thought_open, kwargs=kwargs, trace=trace
+                base, calls, follow, shown, stop=stop, text=text, thought_open=thought_open, kwargs=kwargs, trace=trace
             )
 
         def write(trace: Trace | None) -> Written:

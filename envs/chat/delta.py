@@ -62,12 +62,14 @@ class DeltaWriter:
         tools: Sequence[dict[str, Any]],
         *,
         stop: str | None,
+        text: bool = False,
         thought_open: bool = False,
         kwargs: Mapping[str, Any],
         trace: Trace | None = None,
     ) -> Written:
-        """What follows a turn that made `calls` (name, id) after `base`, given the messages that `new`
-        writes.
+        """What follows a turn that made `calls` (name, id) after `base`, given the messages that `new` writes.
+
+        text: the turn has text beside its calls.
 
         trace: render with watched text and note in it what is asked; `base` may hold watched text then.
 
@@ -77,7 +79,7 @@ class DeltaWriter:
         names = [(safe_name(name), safe_name(id_, f"call{i:05d}")) for i, (name, id_) in enumerate(calls)]
         base = self._turns.skeleton(base)
         errors: list[ChatTemplateError] = []
-        for shape in self._turns.shapes(len(names)):
+        for shape in self._turns.shapes(len(names), text):
             if names and not shape.calls and not any(isinstance(e, TurnNotWritten) for e in errors):
                 break  # plain content may stand in only where the template ignores calls, not where it raises
             try:

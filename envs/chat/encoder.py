@@ -102,10 +102,11 @@ class Encoder:
         return [t for t in self.added.find_all(text) if self._added[t][0] in self.control_ids]
 
     def encode(
-        self, text: str, foreign: Sequence[Span] = (), body: Sequence[Span] = ()
+        self, text: str, foreign: Sequence[Span] = (), body: Sequence[Span] = (), *, opening: bool = False
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Ids, int64 [T], and for each id whether it holds a character of a `body` span, bool [T].
 
+        opening: nothing stands before the text; some vocabularies put a space in front of one that begins with words.
         Lone surrogates, which no tokenizer takes, are read as U+FFFD.
         """
         text = clean(text)
@@ -114,11 +115,11 @@ class Encoder:
         holds: list[bool] = []
         done = 0
         for start, end, token_id in self._tokens(text, not_ours):
-            self._between(text, done, start, ids, holds, contents)
+            self._between(text, done, start, ids, holds, contents, opening and done == 0)
             ids.append(token_id)
             holds.append(contents.meet(start, end))
             done = end
-        self._between(text, done, len(text), ids, holds, contents)
+        self._between(text, done, len(text), ids, holds, contents, opening and done == 0)
         return np.asarray(ids, np.int64), np.asarray(holds, np.bool_)
 
     def plain_ids(self, text: str) -> list[int]:
@@ -175,13 +176,15 @@ class Encoder:
             return True
         return foreign.hold(start, end) and token.isspace() and not self._added[token][1].special
 
-    def _between(self, text: str, start: int, end: int, ids: list[int], holds: list[bool], body: Spans) -> None:
-        """Append what stands between two added tokens."""
+    def _between(
+        self, text: str, start: int, end: int, ids: list[int], holds: list[bool], body: Spans, first: bool
+    ) -> None:
+        """Append what stands between two added tokens; first: nothing stands before it."""
         if start >= end:
             return
         piece = text[start:end]
-        if body.meet(start, end):
-            for i, a, b in self._pieces(piece):
+        if first or body.meet(start, end):
+            for i, a, b in self._pieces(piece, first):
                 ids.append(i)
                 holds.append(body.meet(start + a, start + b))
             return
@@ -199,12 +202,14 @@ class Encoder:
                 self._scaffold, self._kept = {}, len(piece) + 64
             self._scaffold[piece] = ids
 
-    def _pieces(self, text: str) -> list[tuple[int, int, int]]:
+    def _pieces(self, text: str, first: bool = False) -> list[tuple[int, int, int]]:
         """(id, start, end) of text between two added tokens, none of which is an added token's."""
         if not text:
             return []
-        encoding = self._plain.encode(_ANCHOR + text, add_special_tokens=False)
-        ids, offsets, shift = encoding.ids[1:], encoding.offsets[1:], len(_ANCHOR)
+        anchor = "" if first else _ANCHOR  # what stands there makes the text the middle of a longer one
+        encoding = self._plain.encode(anchor + text, add_special_tokens=False)
+        skip, shift = bool(anchor), len(anchor)
+        ids, offsets = encoding.ids[skip:], encoding.offsets[skip:]
         if self.control_ids.isdisjoint(ids):
             return [(i, max(a - shift, 0), max(b - shift, 0)) for i, (a, b) in zip(ids, offsets, strict=True)]
         # The vocabulary makes a control token of plain text (a Unigram model may): cut inside it.
@@ -213,7 +218,7 @@ class Encoder:
             if len(token) > 1 and at >= 0:
                 cut = at + 1
                 right = [(i, a + cut, b + cut) for i, a, b in self._pieces(text[cut:])]
-                return self._pieces(text[:cut]) + right
+                return self._pieces(text[:cut], first) + right
         raise UnsafeContent(f"the tokenizer makes a control token of plain text: {text[:80]!r}")
 
 

@@ -127,7 +127,8 @@ class Known:
         if m.role == "assistant":
             if self.contents:
                 return m.role
-            return m.role, *((self._label(safe_name(c.name)), self._label(c.id)) for c in m.tool_calls)
+            calls = ((self._label(safe_name(c.name)), self._label(c.id)) for c in m.tool_calls)
+            return m.role, bool(m.content), *calls
         if m.role == "tool" and not self.contents:
             return m.role, *self._labels(m)
         return (*self._shape(m, HISTORY)[:1], *self._labels(m), self._answers(HISTORY, m.content))

@@ -128,7 +128,7 @@ class ChatTemplate:
         if not messages:
             raise ValueError("a prompt needs at least one message")
         written = self._context.prompt(self._worded(messages), tools, {**self.template_kwargs, **kwargs})
-        ids, _ = self._encode(replace(written, body=()))  # all of it is prompt
+        ids, _ = self._encode(replace(written, body=()), opening=True)  # all of it is prompt
         return Segment(written.text, ids, np.full(len(ids), Source.PROMPT, np.uint8), notes=written.notes)
 
     def delta(
@@ -243,10 +243,10 @@ class ChatTemplate:
         sources = np.where(body, np.uint8(Source.BODY), np.uint8(Source.SCAFFOLD)).astype(np.uint8)
         return Segment(written.text, ids, sources, written.inserted, written.notes)
 
-    def _encode(self, written: Written) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def _encode(self, written: Written, *, opening: bool = False) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         if self._encoder is None:
             return np.zeros(0, np.int64), np.zeros(0, np.bool_)
-        return self._encoder.encode(written.text, written.foreign, written.body)
+        return self._encoder.encode(written.text, written.foreign, written.body, opening=opening)
 
     # ------------------------------------------------------------------ turns
     def parse(

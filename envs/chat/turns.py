@@ -14,6 +14,7 @@ from toolstep.envs.chat.render import Renderer
 from toolstep.envs.chat.watched import Watched
 
 SENTINEL = "Zq7sentinelQz"
+_WORDS = "Zq7wordsQz"  # text of a stand-in turn beside its calls
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")
 
 PROBE_TOOLS: list[dict[str, Any]] = [
@@ -59,13 +60,21 @@ class Turns:
 
     def __init__(self, render: Renderer, kwargs: Mapping[str, Any]):
         self._render = render
-        self._orders = {n: self._order(n, kwargs) for n in (1, 2)}
-        written = (s for s in self._orders[1] if s.calls and self._written(s, 1, kwargs))
-        self._history = next(written, Shape(True, False, ""))
+        self._orders: dict[tuple[int, bool], list[Shape]] = {}
+        self._history: dict[bool, Shape] = {}
+        for calls in (1, 2):
+            written = {s for s in _shapes(calls) if self._written(s, calls, kwargs)}
+            for text in (False, True):
+                # What the template wrote in a probe comes first; of that, what has text where the turn has.
+                order = sorted(_shapes(calls), key=lambda s: (s not in written, (s.content != _WORDS) is text))
+                self._orders[calls, text] = [*order, PLAIN]
+                if calls == 1:
+                    self._history[text] = next((s for s in order if s in written), Shape(True, False, ""))
+            self._one_call = bool(written) and all(s.one_call for s in written)
 
-    def shapes(self, calls: int) -> list[Shape]:
-        """Ways to write a turn with so many calls, the likeliest first."""
-        return self._orders[min(calls, 2)] if calls else [PLAIN]
+    def shapes(self, calls: int, text: bool = False) -> list[Shape]:
+        """Ways to write a turn with so many calls, and with text beside them or not, the likeliest first."""
+        return self._orders[min(calls, 2), text] if calls else [PLAIN]
 
     def skeleton(self, messages: Sequence[dict[str, Any]]) -> Dicts:
         """Earlier messages, reduced to what can shape later text."""
@@ -75,33 +84,36 @@ class Turns:
         if m["role"] == "assistant":
             if not m.get("tool_calls"):
                 return {"role": "assistant", "content": "ok"}
+            shape = self._history[bool(m.get("content"))]
+            # A template that takes one call a turn refuses more of them in the history too.
+            calls = m["tool_calls"][:1] if self._one_call else m["tool_calls"]
             return {
                 "role": "assistant",
-                "content": self._history.content,
+                "content": shape.content,
                 "tool_calls": [
-                    _call(_kept_name(c["function"]["name"]), c["id"], {}, self._history.json_arguments)
-                    for c in m["tool_calls"]
+                    _call(_kept_name(c["function"]["name"]), c["id"], {}, shape.json_arguments) for c in calls
                 ],
             }
         return {**m, "content": "ok"} if m["role"] == "tool" else m
-
-    def _order(self, calls: int, kwargs: Mapping[str, Any]) -> list[Shape]:
-        """Shapes to try for a turn with calls: those that the template wrote in a probe come first."""
-        forms = [(content, as_json) for content in (None, "", "ok") for as_json in (False, True)]
-        shapes = [Shape(True, as_json, content) for content, as_json in forms]
-        if calls > 1:
-            shapes += [Shape(True, as_json, content, one_call=True) for content, as_json in forms[:4]]
-        shapes.sort(key=lambda s: not self._written(s, calls, kwargs))
-        return [*shapes, PLAIN]
 
     def _written(self, shape: Shape, calls: int, kwargs: Mapping[str, Any]) -> bool:
         names = [("probe", f"call{i:05d}") for i in range(calls)]
         results = [{"role": "tool", "content": "ok", "name": n, "tool_call_id": i} for n, i in names]
         try:
             messages = [user(), stand_in(shape, names), *results]
-            return SENTINEL in self._render(messages, PROBE_TOOLS, generation=True, kwargs=kwargs)
+            text = self._render(messages, PROBE_TOOLS, generation=True, kwargs=kwargs)
         except TemplateRejects:
             return False
+        # Some write the words of a turn behind the results of its calls; those were sampled in front of them.
+        _, found, after = text.partition(SENTINEL)
+        return bool(found) and _WORDS not in after
+
+
+def _shapes(calls: int) -> list[Shape]:
+    """Ways to write a turn with calls."""
+    forms = [(content, as_json) for content in (None, "", _WORDS) for as_json in (False, True)]
+    shapes = [Shape(True, as_json, content) for content, as_json in forms]
+    return shapes + [Shape(True, as_json, content, one_call=True) for content, as_json in forms if calls > 1]
 
 
 def user() -> dict[str, Any]:
