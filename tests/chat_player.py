@@ -220,6 +220,9 @@ class Player:
             return "turn that the template cannot write"
         if turn.calls and any(t and t.strip() in (other or "") for t in (turn.content, turn.reasoning)):
             return "turn that the template writes in another order"
+        real = self.truth.text([*history, said(turn), *new], generation=True)
+        if expected is None and real.endswith(delta.text):  # Mistral's compare messages: this one equals an earlier one
+            return "text checked, the content changes the past"
         if delta.text != expected:
             neutral = other or ""
             for word, message in zip(words, new, strict=True):
@@ -231,7 +234,7 @@ class Player:
         if self.encoder.control_in(plain) != self.encoder.control_in(other or ""):
             return "text checked, hostile content"
         whole = self.cell.tokenizer.encode(self.anchor + plain, add_special_tokens=False)[1:]
-        if any(m.content and m.content.strip() in plain for m in history[: len(self.truth.opening)]):
+        if any(m.content and clean(m.content).strip() in plain for m in history[: len(self.truth.opening)]):
             return "text checked, the template repeats the opening"
         if whole != delta.ids.tolist() and any(self._glues(m.content) for m in new):
             return "text checked, hostile content"

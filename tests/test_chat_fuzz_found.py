@@ -25,7 +25,6 @@ def result(number: int, content: str) -> Message:
     return Message("tool", content, (), f"call{number:05d}", "add")
 
 
-@pytest.mark.xfail(strict=False, reason="the history keeps a turn of two calls, which this template refuses")
 @pytest.mark.parametrize("shared", [False, True])
 def test_episode_goes_on_after_two_calls_where_the_template_takes_one(shared):
     """Llama 3.1: its model makes two calls; the turn is answered, and so must be the next one."""
@@ -58,7 +57,6 @@ def test_half_a_stop_token_as_content_does_not_hide_the_close(half):
     assert delta.inserted == "<|im_end|>"
 
 
-@pytest.mark.xfail(strict=False, reason="the stand-in for a turn with text and calls has no text")
 def test_text_in_front_of_calls_is_part_of_the_turn():
     """Apertus closes an open list of results where a turn has text, and goes on with it where it has none."""
     closes = (
@@ -79,7 +77,6 @@ def test_text_in_front_of_calls_is_part_of_the_turn():
     assert with_text.text.startswith("\n[4")
 
 
-@pytest.mark.xfail(strict=False, reason="a prompt is encoded as the middle of a text")
 def test_prompt_that_begins_with_plain_text_has_the_space_of_its_vocabulary():
     tokenizer = shared_tokenizer("mistral-spm-v3")
     template = "{% for m in messages %}{{ m.role ~ ': ' ~ m.content ~ '</s>' }}{% endfor %}"
@@ -101,6 +98,23 @@ def test_task_and_tools_that_a_delta_repeats_inject_nothing(name):
         tools = [{**t, "function": {**t["function"], "description": word}} for t in TOOLS]
         new = [Message("user", "plain words")]
         delta = chat.delta(history, Turn("Fine."), new, tools, stop=min(chat.stop_tokens))
+        assert word in delta.text
+        seen.append([i for i in delta.ids.tolist() if i in control])
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.xfail(
+    strict=False, reason="an unmarked rendering is taken for safe if the new contents are, whatever the history holds"
+)
+def test_task_that_a_delta_of_result_and_user_message_repeats_injects_nothing():
+    """Mistral's v3 template looks at the last message's content here, so its rendering can't be marked."""
+    chat = next(cell.chat() for cell in shared_cells("minimind") if cell.name == "mistral-common-v3")
+    control = encoder_for(chat.tokenizer).control_ids
+    seen = []
+    for word in ("harmless", "[/INST]"):
+        history = [Message("system", f"You are {word}."), *HISTORY]
+        new = [result(0, "5"), Message("user", "go on")]
+        delta = chat.delta(history, Turn("", None, (call(0),)), new, TOOLS, stop="</s>")
         assert word in delta.text
         seen.append([i for i in delta.ids.tolist() if i in control])
     assert seen[0] == seen[1]

@@ -29,22 +29,6 @@ REFUSALS = {
 ONE_CALL = {"llama-3.1", "llama-3.1-vllm-json", "gpt-oss"}
 
 
-def known(vocabulary: str, name: str, scenario: str) -> bool:
-    """Cells that are not right yet, each with its reason; they are left out of the counts."""
-    return (
-        # A prompt that begins with plain text is encoded as the middle of a text: without the space that this
-        # vocabulary puts in front of a text.
-        (vocabulary == "mistral-spm-v3" and name in PLAIN_START and scenario == "prompt")
-        # The stand-in of a turn with text and calls has no text, which this template looks at.
-        or (name == "apertus-8b" and scenario == "text_second_round")
-        # The history still holds the turn of two calls that the template refuses.
-        or (name in ("llama-3.1", "llama-3.1-vllm-json", "one-call") and scenario == "after_several")
-    )
-
-
-PLAIN_START = {"granite-20b-fc-vllm", "reka-edge", "syn-plain-roles"}
-
-
 # ------------------------------------------------------------------------------- the manifest's expected deltas
 def _messages(given: dict[str, Any], chat: ChatTemplate) -> list[Message]:
     opening = [Message(given[k]["role"], given[k]["content"]) for k in ("system", "user")]
@@ -107,9 +91,6 @@ def test_every_scenario_on_every_shared_template(vocabulary):
         assert audit.facts.injection_safe, cell.name
         for check in audit.checks:
             cells += 1
-            if known(vocabulary, cell.name, check.scenario):
-                counts["known"] += 1
-                continue
             counts[check.status] += 1
             if check.status == "wrong":
                 wrong.append((cell.name, check))
@@ -122,9 +103,7 @@ def test_every_scenario_on_every_shared_template(vocabulary):
     assert refused == REFUSALS
     assert one_call == ONE_CALL
     assert cells == 57 * len(scenarios("")) == 1482
-    known_cells = 3 + (3 if vocabulary == "mistral-spm-v3" else 0)
-    expected = {"exact": 1371 - known_cells, "policy": 67, "refused": 3, "n/a": 41, "known": known_cells}
-    assert counts == expected, counts
+    assert counts == {"exact": 1369, "policy": 69, "refused": 3, "n/a": 41}, counts
 
 
 def _agrees_with_manifest(entry: dict[str, Any], audit: Audit) -> None:
@@ -161,7 +140,7 @@ EXPECTED: dict[str, dict[str, int]] = {
     "json-results": {"exact": 24, "n/a": 2},
     "trims": {"exact": 24, "n/a": 2},
     "skips-empty": {"exact": 23, "refused": 1, "n/a": 2},
-    "one-call": {"exact": 22, "policy": 1, "n/a": 2},
+    "one-call": {"exact": 22, "policy": 2, "n/a": 2},
     "no-user-after-tool": {"exact": 23, "refused": 1, "n/a": 2},
     "tells-the-date": {"exact": 24, "n/a": 2},
 }
@@ -171,9 +150,8 @@ def test_every_scenario_on_our_own_templates():
     found = {}
     for cell in own_cells():
         audit = audit_template(cell.tokenizer, **cell.options)
-        checks = [c for c in audit.checks if not known("tiny", cell.name, c.scenario)]
-        assert not [c for c in checks if c.status == "wrong"], cell.name
-        found[cell.name] = dict(Counter(c.status for c in checks))
+        assert not [c for c in audit.checks if c.status == "wrong"], cell.name
+        found[cell.name] = dict(Counter(c.status for c in audit.checks))
     assert found == EXPECTED
     assert set(EXPECTED) == set(OWN)
 
