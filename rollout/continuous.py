@@ -57,7 +57,9 @@ def plays_continuously(envs: Any, agent: Any) -> bool:
     if not isinstance(agent, ContinuousAgent) or isinstance(envs, VectorWrapper) or not isinstance(envs, StreamEnv):
         return False
     bases = type(envs).__mro__
-    sends, steps, resets = (next(i for i, c in enumerate(bases) if n in vars(c)) for n in ("send", "step", "reset"))
+    sends, steps, resets = (
+        next((i for i, c in enumerate(bases) if n in vars(c)), len(bases)) for n in ("send", "step", "reset")
+    )
     return sends <= min(steps, resets)
 
 
