@@ -150,7 +150,7 @@ def test_any_schedule_samples_what_a_row_alone_would(data: st.DataObject) -> Non
 
 
 def test_the_schedules_did_check_something() -> None:
-    assert not CHECKED or sum(CHECKED) > 500  # empty where this test runs alone or in another worker
+    assert not CHECKED or sum(CHECKED) > 100  # empty where this test runs alone or in another worker
 
 
 def test_it_is_a_token_engine() -> None:
@@ -352,3 +352,26 @@ def test_half_precision_stays_within_the_noise_of_a_plain_forward() -> None:
         plain.append((right - rough).gather(1, chosen)[:, 0].abs())
     assert len(turns) == 6
     assert float(torch.cat(ours).mean()) <= 1.5 * float(torch.cat(plain).mean())
+
+
+def test_a_cancelled_turn_leaves_what_another_context_hangs_on() -> None:
+    """Row 1 begins with what row 0 is sampling right now; then row 0's turn is taken back, and sampled again."""
+    engine = Engine(LLAMA, verify=False, block=4)
+    engine.start(0, 0)
+    engine.extend(0, em.ids(0, 40))
+    ticket = engine.submit(0, (), SamplingParams(max_new_tokens=30))
+    for _ in range(12):
+        engine.step()
+    engine.start(1, 1)
+    context = engine.context(0)[:50]
+    engine.submit(1, np.concatenate([context, em.ids(1, 3)]), SamplingParams(max_new_tokens=12))
+    fed = engine.stats.fed
+    engine.step()
+    assert engine.stats.fed - fed == 3 + 1  # the ten sampled ids were shared
+    engine.cancel(ticket)
+    engine.submit(0, em.ids(2, 6), SamplingParams(max_new_tokens=12))
+    turns = {f.row: f.completion for _ in range(14) for f in engine.step()}
+    for row, turn in turns.items():
+        plain = em.full_forward(LLAMA, engine.context(row))[-13:-1]
+        assert turn.logprobs == pytest.approx([em.log_softmax(p)[t] for p, t in zip(plain, turn.token_ids)], abs=1e-4)
+    assert sorted(turns) == [0, 1]

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from toolstep.agents.base import Completion, SamplingParams
 from toolstep.agents.engine.blocks import BlockPool
+from toolstep.agents.engine.contexts import Contexts
+from toolstep.agents.engine.drawing import draw
 from toolstep.agents.engine.interface import Finished, Ids, Ticket
 from toolstep.agents.engine.packed import PackedModel
 from toolstep.agents.engine.rows import Allow, Row, TokenBuffer, Turn, Until
-from toolstep.agents.engine.sampling import NonFiniteLogits, choose
 from toolstep.agents.engine.scheduler import Batch, Scheduler
 from toolstep.agents.engine.spans import SpanTree
 
@@ -88,6 +89,7 @@ class Engine:
         )
         tokens = chunk or (512 if self.packed.device.type == "cpu" else 4096)
         self.scheduler = Scheduler(SpanTree(self.pool), tokens, share_min, max_running)
+        self.contexts = Contexts(self.scheduler, self.packed.vocabulary)
         self.weight_version = 0
         self._stats = EngineStats()
         self._tickets: dict[Ticket, Turn] = {}
@@ -135,29 +137,15 @@ class Engine:
 
     def context(self, row: int) -> NDArray[np.int32]:
         """The ids of the row's context, i32[T] (a copy)."""
-        return self._row(row).ids.view().copy()
+        return self.contexts.row(row).ids.view().copy()
 
     def extend(self, row: int, ids: Ids) -> None:
         """Append ids that were not sampled (a prompt, an observation); they are computed with the row's next turn."""
-        state = self._row(row)
-        if state.turn is not None:
-            raise ValueError(f"row {row} has a turn under way (ticket {state.turn.ticket}): wait for it, or cancel it")
-        array = np.asarray(ids)
-        if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
-            raise ValueError(f"row {row}: expected a 1-D array of integer ids, got {array.dtype}{list(array.shape)}")
-        if array.size and (array.min() < 0 or array.max() >= self.packed.vocabulary):
-            bad = int(array[(array < 0) | (array >= self.packed.vocabulary)][0])
-            raise ValueError(
-                f"row {row}: id {bad} is outside the model's vocabulary of {self.packed.vocabulary}; "
-                "is this the tokenizer that belongs to the model?"
-            )
-        state.ids.extend(array)
-        if state.leaf is not None:
-            state.leaf.ids.extend(array)
+        self.contexts.extend(row, ids)
 
     def new_segment(self, row: int) -> None:
         """Empty the row's context within its episode: the random numbers and the penalised ids go on."""
-        state = self._row(row)
+        state = self.contexts.row(row)
         self._stop(state)
         if state.leaf is not None:
             self.scheduler.forget_stale(state)
@@ -166,39 +154,17 @@ class Engine:
 
     def rewind(self, row: int, length: int) -> None:
         """Take back all ids behind the first `length` of the row's context (of an `extend` that came to nothing)."""
-        state = self._row(row)
-        state.ids.cut(length)
-        leaf, tree = state.leaf, self.scheduler.tree
-        if leaf is not None and (length < leaf.start or not tree.cut(leaf, length - leaf.start)):
-            # What is taken back belongs to others as well: it stays, and the row goes on beside it.
-            state.leaf = tree.hold(tree.add(leaf, length)) if length else None
-            tree.drop(leaf)
+        self.contexts.rewind(row, length)
 
     def fork(self, row: int, rows: Sequence[int], seeds: Sequence[int]) -> None:
         """Begin an episode in each of `rows` with the context of `row`: shared, not copied, not computed again.
 
         The penalties count what `row` has sampled in the context; random numbers come from each one's own seed.
         """
-        source = self._row(row)
-        if len(rows) != len(seeds) or row in rows or len(set(rows)) != len(rows):
-            raise ValueError(
-                f"fork: expected other, distinct rows and a seed for each, got {list(rows)}, {list(seeds)}"
-            )
-        if source.turn is not None:
-            raise ValueError(f"fork: row {row} has a turn under way (ticket {source.turn.ticket})")
-        tree, trunk = self.scheduler.tree, source.leaf
-        if trunk is not None:
-            trunk.frozen = True
-            source.leaf = tree.hold(tree.add(trunk, trunk.end))
-        for other, seed in zip(rows, seeds, strict=True):
-            self.release(other)
-            state = self.scheduler.rows[other] = Row(seed)
-            state.ids.extend(source.ids.view())
-            state.fork(source.sampled)
-            if trunk is not None:
-                state.leaf = tree.hold(tree.add(trunk, trunk.end))
-        if trunk is not None:
-            tree.drop(trunk)
+        if row not in rows:
+            for other in rows:
+                self.release(other)
+        self.contexts.fork(row, rows, seeds)
 
     def submit(
         self,
@@ -220,7 +186,7 @@ class Engine:
         finish_reason: "stop"; "length" where `max_new_tokens` or the context is used up (0 tokens are legal: the
         context may be longer than `max_context` already); "abort" with no tokens where the context is empty.
         """
-        state = self._row(row)
+        state = self.contexts.row(row)
         before = len(state.ids), len(state.sampled)
         self.extend(row, new_ids)
         length = len(state.ids)
@@ -228,7 +194,7 @@ class Engine:
         turn = Turn(self._next, row, state, sampling, limit, frozenset(stop_ids), before, allow, until)
         self._next += 1
         if limit:
-            self._need_logits(state)
+            self.contexts.need_logits(state)
             self._tickets[turn.ticket] = state.turn = turn
             self.scheduler.add(turn)
         else:
@@ -298,7 +264,7 @@ class Engine:
                 self.cancel(ticket)
                 done = out[i]
                 if done is not None:  # this one was finished: take it back
-                    state = self._row(rows[i])
+                    state = self.contexts.row(rows[i])
                     self.rewind(rows[i], len(state.ids) - len(done.token_ids))
                     del state.sampled[len(state.sampled) - len(done.token_ids) :]
             self._done = [f for f in self._done if f.ticket not in tickets]
@@ -334,31 +300,9 @@ class Engine:
             level += span.children
         return total
 
-    def _row(self, row: int) -> Row:
-        state = self.scheduler.rows.get(row)
-        if state is None:
-            raise ValueError(f"row {row} has no episode: call start({row}, seed) first")
-        return state
-
     def _stop(self, state: Row) -> None:
         if state.turn is not None:
             self.cancel(state.turn.ticket)
-
-    def _need_logits(self, state: Row) -> None:
-        """A turn without new ids after one that was taken back: the last id has to be computed once more."""
-        leaf = state.leaf
-        if leaf is None or leaf.filled < len(leaf.ids):
-            return
-        if len(leaf.ids):
-            leaf.filled -= 1
-        else:
-            parent = leaf.parent
-            if (
-                parent is None
-                or parent.end != leaf.start
-                or (parent.filled == len(parent.ids) and parent.logits is None)
-            ):
-                self.scheduler.forget(state)
 
     def _advance(self, batch: Batch, done: list[Finished]) -> None:
         """Run a forward and draw one id for each turn that can have one."""
@@ -383,32 +327,11 @@ class Engine:
             behind = iter(range(len(pool) - len(kept), len(pool)))
             index = [next(behind) if i < 0 else i for i in order]
             logits = pool[index]
-        self._sample([want.turn for want in batch.wants], logits, done)
+        turns = [want.turn for want in batch.wants]
+        draw(turns, logits, self.weight_version)
+        self._finish(turns, done)
 
-    def _sample(self, turns: Sequence[Turn], logits: torch.Tensor, done: list[Finished]) -> None:
-        """Draw one id for each turn; rows with the same parameters are drawn together."""
-        groups: dict[SamplingParams, list[int]] = {}
-        for i, turn in enumerate(turns):
-            groups.setdefault(turn.params.shape, []).append(i)
-        for params, members in groups.items():
-            uniforms = np.array([turns[i].state.uniform() for i in members])
-            try:
-                choice = choose(
-                    logits if len(members) == len(turns) else logits[members],
-                    uniforms,
-                    params,
-                    [turns[i].state.sampled for i in members],
-                    [None if (allow := turns[i].allow) is None else allow(turns[i].tokens) for i in members],
-                )
-            except NonFiniteLogits as error:
-                turn = turns[members[error.index]]
-                raise FloatingPointError(
-                    f"row {turn.row}: the model's logits are not finite after {len(turn.state.ids)} ids "
-                    f"(weight version {self.weight_version}); the weights are probably broken by the last "
-                    "update"
-                ) from None
-            for i, token, logprob, model_logprob in zip(members, *(c.tolist() for c in choice), strict=True):
-                self._take(turns[i], token, logprob, model_logprob)
+    def _finish(self, turns: Sequence[Turn], done: list[Finished]) -> None:
         self._stats.sampled += len(turns)
         for turn in turns:
             if turn.finish is not None:
@@ -416,19 +339,3 @@ class Engine:
                 del self._tickets[turn.ticket]
                 turn.state.turn = None
                 done.append(Finished(turn.ticket, turn.row, turn.completion(self.weight_version)))
-
-    def _take(self, turn: Turn, token: int, logprob: float, model_logprob: float) -> None:
-        if turn.version is None:
-            turn.version = self.weight_version
-        turn.tokens.append(token)
-        turn.logprobs.append(logprob)
-        turn.model_logprobs.append(model_logprob)
-        state = turn.state
-        state.sampled.append(token)
-        state.ids.append(token)
-        if state.leaf is not None:
-            state.leaf.ids.append(token)
-        if token in turn.stop or (turn.until is not None and turn.until(turn.tokens)):
-            turn.finish = "stop"
-        elif len(turn.tokens) >= turn.limit:
-            turn.finish = "length"

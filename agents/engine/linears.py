@@ -50,7 +50,7 @@ class _Family:
 
         def part(x: torch.Tensor) -> torch.Tensor:
             if x is not self._input:
-                self._input, self._parts = x, self._product(x).split(self._sizes, -1)
+                self._input, self._parts = x, torch.split(self._product(x), self._sizes, -1)
             out = self._parts[index]
             if index == len(self.layers) - 1:
                 self._input, self._parts = None, ()
