@@ -8,6 +8,7 @@ from chat_fixtures import CHATML, TOOLS, shared_template, shared_tokenizer, tiny
 
 from toolstep.envs.chat import ChatTemplate
 from toolstep.envs.chat.encoder import encoder_for
+from toolstep.envs.chat.errors import UnsafeContent
 from toolstep.envs.types import Message, ToolCall, Turn
 
 HISTORY = [Message("user", "Weather?")]
@@ -103,18 +104,15 @@ def test_task_and_tools_that_a_delta_repeats_inject_nothing(name):
     assert seen[0] == seen[1]
 
 
-@pytest.mark.xfail(
-    strict=False, reason="an unmarked rendering is taken for safe if the new contents are, whatever the history holds"
-)
-def test_task_that_a_delta_of_result_and_user_message_repeats_injects_nothing():
+def test_task_that_a_delta_of_result_and_user_message_repeats_is_refused_with_control_tokens():
     """Mistral's v3 template looks at the last message's content here, so its rendering can't be marked."""
     chat = next(cell.chat() for cell in shared_cells("minimind") if cell.name == "mistral-common-v3")
-    control = encoder_for(chat.tokenizer).control_ids
-    seen = []
-    for word in ("harmless", "[/INST]"):
+
+    def delta(word):
         history = [Message("system", f"You are {word}."), *HISTORY]
         new = [result(0, "5"), Message("user", "go on")]
-        delta = chat.delta(history, Turn("", None, (call(0),)), new, TOOLS, stop="</s>")
-        assert word in delta.text
-        seen.append([i for i in delta.ids.tolist() if i in control])
-    assert seen[0] == seen[1]
+        return chat.delta(history, Turn("", None, (call(0),)), new, TOOLS, stop="</s>")
+
+    assert "harmless" in delta("harmless").text
+    with pytest.raises(UnsafeContent, match="control token"):
+        delta("[/INST]")

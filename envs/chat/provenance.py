@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -142,6 +143,8 @@ def marked(
             "the template accepts this content but not with marks around it, so that its text cannot be "
             f"told from the template's own: {e}"
         ) from e
+    if after:
+        _refuse_repeated(raw[raw.rfind(after) :], [*messages, *tools], marker.texts, tokens)
     missing = set(marker.required) - set(found.order)
     unordered = in_order and found.order != sorted(found.order)
     spans = tuple(found.spans)
@@ -171,6 +174,26 @@ def marked(
         )
     note = "the template's output depends on the content; the form that it writes for other content was used"
     return Written(found.text, spans, spans, notes=(note,))
+
+
+def _refuse_repeated(text: str, given: Any, marked_texts: Sequence[str], tokens: ControlTokens) -> None:
+    """Raise UnsafeContent where `text`, what follows a turn, repeats words of the past that hold a control token.
+
+    They were not marked, so there is nothing to tell them from the template's own.
+    """
+    if isinstance(given, str):
+        if given in marked_texts or not tokens.find_all(given):
+            return
+        if given.strip() in text or json.dumps(given, ensure_ascii=False)[1:-1] in text:
+            raise UnsafeContent(
+                f"the template repeats {given[:80]!r} behind the turn; it holds the text of a control token and cannot "
+                "be told from the template's own there"
+            )
+    elif isinstance(given, (list, tuple)):
+        for value in given:
+            _refuse_repeated(text, value, marked_texts, tokens)
+    elif isinstance(given, Mapping):
+        _refuse_repeated(text, [*given, *given.values()], marked_texts, tokens)
 
 
 def _locate(raw: str, contents: Sequence[str], after: str) -> tuple[Span, ...] | None:
