@@ -69,13 +69,14 @@ def main() -> None:
         for name, (run, _) in ways.items():
             fed = engine.stats.fed
             trace.clear()
+            engine.pool.peak = engine.pool.used
             start = time.perf_counter()
             sampled = run()
             rates[name].append(sampled / (time.perf_counter() - start))
             print(f"  {name}: {rates[name][-1]:.1f} tok/s", flush=True)
             if name == "ours":
                 fed, steps, peak = engine.stats.fed - fed, list(trace), max(t[3] for t in trace)
-                counted = (fed, workload.unique_tokens(work))
+                counted = (fed, workload.unique_tokens(work), engine.pool.peak * engine.pool.size)
     medians = {name: statistics.median(r) for name, r in rates.items()}
     ours = medians.get("ours", float("nan"))
     if "ours" in medians:
@@ -87,7 +88,7 @@ def main() -> None:
         print(f"{name:30}{rate:9.1f}{ours / rate:9.2f}x")
     if "ours" in medians:
         print(f"tokens fed {counted[0]}, unique tokens {counted[1]}; forwards {len(steps)}")
-        print(f"most live tokens {peak}; blocks hold {engine.pool.peak * engine.pool.size} at most")
+        print(f"most live tokens {peak}; blocks hold {counted[2]} at most")
 
 
 def _watch(engine: Engine) -> list[tuple[int, int, int, int]]:
