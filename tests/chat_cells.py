@@ -18,7 +18,7 @@ from toolstep.envs.chat.formats import FORMATS
 
 CLOCK = datetime(2026, 11, 29, 12, 0, 0)
 # Templates with a known fault, which the fuzz leaves out: see tests/test_chat_fuzz_found.py.
-FAULTY = {"moves-system", "mistral-common-v3"}
+FAULTY = {"apertus-8b"}
 VOCABULARIES = ("minimind", "qwen-12k", "smollm2-12k", "mistral-spm-v3")
 
 

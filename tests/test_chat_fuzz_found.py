@@ -58,7 +58,17 @@ def test_half_a_stop_token_as_content_does_not_hide_the_close(half):
     assert delta.inserted == "<|im_end|>"
 
 
-def test_text_in_front_of_calls_is_part_of_the_turn():
+@pytest.mark.parametrize(
+    "said",
+    [
+        Turn("Let me see.", None, (call(1),)),
+        pytest.param(
+            Turn("", "A sum.", (call(1),)),
+            marks=pytest.mark.xfail(strict=False, reason="a thought that is written as content is no content here"),
+        ),
+    ],
+)
+def test_text_in_front_of_calls_is_part_of_the_turn(said):
     """Apertus closes an open list of results where a turn has text, and goes on with it where it has none."""
     closes = (
         "{%- set ns = namespace(open=false) %}{%- for m in messages %}{%- if m.role == 'tool' %}"
@@ -74,7 +84,7 @@ def test_text_in_front_of_calls_is_part_of_the_turn():
     new = [result(1, "4")]
     bare = chat.delta(history, Turn("", None, (call(1),)), new, TOOLS, stop="<|im_end|>")
     assert bare.text.startswith("\n, 4")
-    with_text = chat.delta(history, Turn("Let me see.", None, (call(1),)), new, TOOLS, stop="<|im_end|>")
+    with_text = chat.delta(history, said, new, TOOLS, stop="<|im_end|>")
     assert with_text.text.startswith("\n[4")
 
 
