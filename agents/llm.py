@@ -144,6 +144,24 @@ class LLMAgent:
                 self.engine.rewind(row, length)
             raise
 
+    # Without a common turn (see `agents/continuous.py`).
+    @property
+    def busy(self) -> bool:
+        """Whether a submitted turn has neither come out of `step` nor been cancelled."""
+        return self.engine.busy
+
+    def submit(self, row: int, observation: Ids) -> int:
+        """Append observation ids to the row's context and queue one turn of it; returns its ticket."""
+        return self.engine.submit(row, observation, self.sampling, self.stop_ids)
+
+    def step(self) -> list[tuple[int, Completion]]:
+        """Run one forward of everything that can be computed now; the (row, turn) pairs that ended in it."""
+        return [(f.row, f.completion) for f in self.engine.step()]
+
+    def cancel(self, ticket: int) -> None:
+        """Give a submitted turn up; the row's context is what it was before."""
+        self.engine.cancel(ticket)
+
     def update_weights(self, state_dict: Mapping[str, torch.Tensor] | None = None) -> int:
         """Copy new weights into the model (None: somebody changed it in place), drop all keys and values, and
         return the new version.  Call it after every optimiser step; cells computed by old weights would
