@@ -9,6 +9,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+_WHOLE = (int, np.integer)
+_NUMBER = (int, float, np.integer, np.floating)
 FinishReason = Literal["stop", "length", "abort"]
 
 
@@ -40,23 +42,21 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
-        for name, ok, expected in (
-            ("temperature", np.isfinite(self.temperature) and self.temperature >= 0, "a finite number >= 0"),
-            ("top_k", self.top_k >= 0, "an integer >= 0 (0: off)"),
-            ("top_p", 0 < self.top_p <= 1, "a number in (0, 1]"),
-            ("frequency_penalty", np.isfinite(self.frequency_penalty), "a finite number"),
-            ("penalty_window", self.penalty_window >= 0, "an integer >= 0 (0: the whole episode)"),
-            ("max_new_tokens", self.max_new_tokens >= 0, "an integer >= 0"),
-            ("min_p", 0 <= self.min_p <= 1, "a number in [0, 1]"),
-            ("presence_penalty", np.isfinite(self.presence_penalty), "a finite number"),
-            (
-                "repetition_penalty",
-                np.isfinite(self.repetition_penalty) and self.repetition_penalty > 0,
-                "a finite number > 0 (1: off)",
-            ),
+        # Bounds beyond which logits in float32 would no longer be finite.
+        for name, kinds, ok, expected in (
+            ("temperature", _NUMBER, lambda x: x == 0 or 1e-4 <= x <= 1e4, "0 (greedy) or a number in [1e-4, 1e4]"),
+            ("top_k", _WHOLE, lambda x: x >= 0, "a whole number >= 0 (0: off)"),
+            ("top_p", _NUMBER, lambda x: 0 < x <= 1, "a number in (0, 1] (1: off)"),
+            ("frequency_penalty", _NUMBER, lambda x: abs(x) <= 1e4, "a number in [-1e4, 1e4]"),
+            ("penalty_window", _WHOLE, lambda x: x >= 0, "a whole number >= 0 (0: the whole episode)"),
+            ("max_new_tokens", _WHOLE, lambda x: x >= 0, "a whole number >= 0"),
+            ("min_p", _NUMBER, lambda x: 0 <= x <= 1, "a number in [0, 1] (0: off)"),
+            ("presence_penalty", _NUMBER, lambda x: abs(x) <= 1e4, "a number in [-1e4, 1e4]"),
+            ("repetition_penalty", _NUMBER, lambda x: 1e-4 <= x <= 1e4, "a number in [1e-4, 1e4] (1: off)"),
         ):
-            if not ok:
-                raise ValueError(f"SamplingParams.{name} must be {expected}, got {getattr(self, name)!r}")
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, kinds) or not ok(value):
+                raise ValueError(f"SamplingParams.{name} must be {expected}, got {value!r}")
         if isinstance(self.logit_bias, Mapping):  # as pairs, so that the parameters can be compared and hashed
             pairs = tuple(sorted((int(token), float(bias)) for token, bias in self.logit_bias.items()))
             object.__setattr__(self, "logit_bias", pairs)

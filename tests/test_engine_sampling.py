@@ -152,3 +152,29 @@ def test_a_constraint_leaves_the_allowed_tokens_and_the_plain_logprob() -> None:
 def test_a_bias_outside_the_vocabulary_is_refused() -> None:
     with pytest.raises(ValueError, match="id 97 is outside"):
         choose(logits(0, 1), np.array([0.5]), SamplingParams(logit_bias={97: 1.0}), [[]])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"top_k": 1.5},
+        {"top_k": True},
+        {"top_k": -1},
+        {"max_new_tokens": 1.5},
+        {"penalty_window": 2.5},
+        {"temperature": "a"},
+        {"temperature": 1e-38},
+        {"temperature": -1},
+        {"temperature": float("nan")},
+        {"top_p": 0},
+        {"top_p": 1.5},
+        {"frequency_penalty": -1e39},
+        {"presence_penalty": float("inf")},
+        {"repetition_penalty": 0},
+        {"min_p": 2},
+    ],
+)
+def test_parameters_that_cannot_work_are_refused_by_name(wrong: dict[str, object]) -> None:
+    (name,) = wrong
+    with pytest.raises(ValueError, match=rf"SamplingParams\.{name} must be"):
+        SamplingParams(**wrong)  # type: ignore[arg-type]

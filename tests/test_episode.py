@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolstep.envs import EpisodeRecord, Message, Source, ToolResult, ToolUseEnv
+from toolstep.envs import EpisodeRecord, Message, Source, ToolResult, ToolUseEnv, ToolUseVectorEnv
 from toolstep.envs.tasks import TaskSet
 from toolstep.envs.tools import tool
 
@@ -308,4 +308,32 @@ def test_no_model_text_makes_step_raise(text: str) -> None:
     asked = [m for m in env.messages if m.role == "assistant"][-1].tool_calls
     assert len(contents(env)) == len(asked) == len(info["call_statuses"])
     assert terminated == (not asked)
+    env.close()
+
+
+THINKING = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{{ '<think>\n' if open_thinking else "
+    "'<think>\n\n</think>\n\n' }}{% endif %}"
+)
+
+
+def test_thinking_is_drawn_from_the_episodes_own_generator_once_a_group() -> None:
+    options = {"chat_template": THINKING, "stop_tokens": ["<|im_end|>"], "thinking_ratio": 0.5}
+    envs = ToolUseVectorEnv(64, TASKS, [add], **options)
+    prompts = envs.reset(seed=[i // 4 for i in range(64)])[0]  # 16 groups of 4
+    opened = [p.endswith("<think>\n") for p in prompts]
+    assert all(len(set(opened[i : i + 4])) == 1 for i in range(0, 64, 4))
+    assert 0 < sum(opened) < 64
+    # It holds for the whole episode.
+    seen = envs.step(tuple(("hm</think>" if o else "") + call("add", a=1) for o in opened))[0]
+    assert [s.endswith("<think>\n") for s in seen] == opened
+    for ratio, tail in ((0.0, "</think>\n\n"), (1.0, "<think>\n")):
+        always = ToolUseVectorEnv(4, TASKS, [add], **{**options, "thinking_ratio": ratio})
+        assert all(p.endswith(tail) for p in always.reset(seed=0)[0])
+
+
+def test_an_empty_list_of_calls_is_an_attempt() -> None:
+    env = make()
+    assert env.step("<tool_call>\n[]\n</tool_call>")[4]["call_statuses"] == ["missing_name"]
     env.close()

@@ -69,7 +69,10 @@ class JSONBlock(MarkedFormat):
 
     def calls_at(self, text: str, pos: int) -> tuple[list[Attempt], int]:
         """The calls in the JSON at `pos`, and where it ends.  Raises BadJSON."""
-        return calls_from_json(text, pos, self.argument_keys, self.name_key)
+        attempts, end = calls_from_json(text, pos, self.argument_keys, self.name_key)
+        if not attempts:  # the marker says that a call was meant
+            attempts = [Attempt("", text[pos:end], None, CallStatus.MISSING_NAME, "the list of calls is empty")]
+        return attempts, end
 
     def element(self, call: ToolCall, index: int) -> str:
         """The JSON object of one call."""
