@@ -347,3 +347,10 @@ def test_broken_weights_name_the_row_and_change_nothing() -> None:
         model.model.embed_tokens.weight[60] = good
     for row, before, turn in zip((2, 6), first, engine.generate([2, 6], SamplingParams(max_new_tokens=3))):
         check(engine, model, row, turn, before.token_ids.tolist(), SamplingParams())
+
+
+def test_a_layer_that_attends_otherwise_is_refused_as_a_model_that_cannot_run() -> None:
+    model = em.model()
+    model.model.layers[0].self_attn.is_causal = False
+    with pytest.raises(UnsupportedModel, match="without a causal mask"):
+        Engine(model)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolstep.envs import EpisodeRecord, Message, Source, ToolResult, ToolUseEnv, ToolUseVectorEnv
-from toolstep.envs.tasks import TaskSet
+from toolstep.envs.tasks import NoOracle, TaskSet
 from toolstep.envs.tools import tool
 
 TASKS = [{"prompt": "What is 2 + 3?", "answer": "5"}]
@@ -161,7 +161,7 @@ def test_only_offered_tools_run() -> None:
             return 0.0
 
         def oracle(self, record):  # type: ignore[no-untyped-def]
-            raise NotImplementedError
+            raise NoOracle("none")
 
     env = ToolUseEnv(One())
     env.reset(seed=0)

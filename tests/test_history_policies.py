@@ -11,7 +11,7 @@ from tests.tiny import TEMPLATE, tiny_model, tiny_tokenizer
 from toolstep.agents import LLMAgent
 from toolstep.agents.base import SamplingParams
 from toolstep.envs import EpisodeRecord, Message, Source, Task, ToolUseEnv, ToolUseVectorEnv
-from toolstep.envs.tasks import TaskSet
+from toolstep.envs.tasks import NoOracle, TaskSet
 from toolstep.rollout import RolloutBatch, Trajectory, collect, group_specs
 
 # As Qwen3's: thoughts stand in the last turns only, those before the last user message are dropped.
@@ -41,7 +41,7 @@ class Talk(TaskSet):
         return float(len(record.messages[-1].content) % 2)
 
     def oracle(self, record: EpisodeRecord) -> Any:
-        raise NotImplementedError
+        raise NoOracle("none")
 
     def reply(self, record: EpisodeRecord) -> Message | None:
         asked = sum(m.role == "user" for m in record.messages)

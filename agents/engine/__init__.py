@@ -1,7 +1,7 @@
 """Batched decoding of a causal language model; purely token ids."""
 
+from toolstep.agents.engine.attention import UnsupportedModel
 from toolstep.agents.engine.engine import Engine, EngineStats
 from toolstep.agents.engine.interface import Finished, Ticket, TokenEngine
-from toolstep.agents.engine.packed import UnsupportedModel
 
 __all__ = ["Engine", "EngineStats", "Finished", "Ticket", "TokenEngine", "UnsupportedModel"]

@@ -25,6 +25,10 @@ IMPLEMENTATION = "toolstep"
 _MASK_ELEMENTS = 1 << 24  # queries of a segment are taken in parts, so that no mask is larger than this
 
 
+class UnsupportedModel(ValueError):
+    """The model keeps state, or attends, in a way that the engine cannot reproduce."""
+
+
 class _Shape(NamedTuple):
     """What the scores of a layer are made with."""
 
@@ -71,12 +75,12 @@ def attention(
             "call model.set_attn_implementation('sdpa') to run the model by itself"
         )
     if kwargs.get("position_bias") is not None or not getattr(module, "is_causal", True):
-        raise NotImplementedError(
+        raise UnsupportedModel(
             f"{type(module).__name__}: attention with a position bias, or without a causal mask, is not supported"
         )
     layer = getattr(module, "layer_idx", None)
     if layer is None or query.shape[0] != 1 or query.shape[2] != plan.blocks.shape[0]:
-        raise NotImplementedError(f"{type(module).__name__}: not a plain causal self-attention layer")
+        raise UnsupportedModel(f"{type(module).__name__}: not a plain causal self-attention layer")
     keys, values = plan.pool.write(layer, key[0], value[0], plan.blocks, plan.cells)
     shape = _Shape(
         query.shape[-1] ** -0.5 if scaling is None else scaling,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers import AttentionInterface
 
-from toolstep.agents.engine.attention import IMPLEMENTATION, active, attention
+from toolstep.agents.engine.attention import IMPLEMENTATION, UnsupportedModel, active, attention
 from toolstep.agents.engine.blocks import BlockPool
 from toolstep.agents.engine.linears import PackedLinears, can_pack
 from toolstep.agents.engine.plan import Feed, Plan, pack_order
@@ -21,10 +21,6 @@ from toolstep.agents.engine.spans import SpanTree
 # not.
 _LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 _PLAIN_LAYERS = ("full_attention", "sliding_attention", "attention")
-
-
-class UnsupportedModel(ValueError):
-    """The model keeps state, or attends, in a way that the engine cannot reproduce."""
 
 
 class PackedModel:

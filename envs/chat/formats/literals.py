@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ class NotALiteral(ValueError):
     """The text at a position is no literal."""
 
 
-class Literals:
+class Literals(ABC):
     """Reads values from a text: numbers, strings, constants, lists and mappings."""
 
     constants: ClassVar[Mapping[str, Any]]
@@ -49,9 +50,9 @@ class Literals:
         shown = self.text[pos : pos + 40]
         raise NotALiteral(f"no literal begins with {shown!r}" if shown else "the text ends where a value must stand")
 
+    @abstractmethod
     def string(self, pos: int) -> tuple[str, int] | None:
         """The string that begins at `pos` and its end; None where none begins.  Raises NotALiteral."""
-        raise NotImplementedError
 
     def key(self, pos: int) -> tuple[str, int]:
         """A key of a mapping, and its end.  Raises NotALiteral."""

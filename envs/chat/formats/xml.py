@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 from toolstep.envs.chat.formats.base import Attempt, Scan, Tools, any_of
@@ -77,13 +78,13 @@ class XMLFormat(SectionFormat):
         error = f"an argument is written {self.write_argument('KEY', 'VALUE').strip()!r}, found {shown!r}"
         return values, stop.start(), CallStatus.MALFORMED_MARKUP, error
 
+    @abstractmethod
     def write_head(self, name: str) -> str:
         """`call_open`, the name, and what ends the head."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write_argument(self, key: str, value: str) -> str:
         """One argument, with the line break behind it."""
-        raise NotImplementedError
 
     def write_call(self, call: ToolCall, index: int, tools: Tools) -> str:
         head = self.write_head(call.name)
