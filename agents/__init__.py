@@ -1,6 +1,4 @@
-"""What acts: the batched language model, and agents without one.  Names are imported when they are first
-used.
-"""
+"""What acts: the batched language model, and agents without one.  Names are imported when they are first used."""
 
 from __future__ import annotations
 

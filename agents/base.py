@@ -18,11 +18,10 @@ FinishReason = Literal["stop", "length", "abort"]
 class SamplingParams:
     """How tokens are drawn.
 
-    The defaults are the model's own distribution: temperature 1, no truncation, no penalty.  `temperature=0`
-    is greedy.  `top_k=0` and `top_p=1.0` switch truncation off.  `frequency_penalty` is subtracted from the
-    logit of a token once for each time it was sampled among the last `penalty_window` sampled ids of the
-    episode (0: all of them), before temperature and truncation, as OpenAI's and vLLM's are.  Prompt and
-    observation ids never count.
+    The defaults are the model's own distribution: temperature 1, no truncation, no penalty.  `temperature=0` is greedy.
+    `top_k=0` and `top_p=1.0` switch truncation off.  `frequency_penalty` is subtracted from the logit of a token once
+    for each time it was sampled among the last `penalty_window` sampled ids of the episode (0: all of them), before
+    temperature and truncation, as OpenAI's and vLLM's are.  Prompt and observation ids never count.
 
     The order is: repetition penalty (a positive logit of a token in the window is divided by it, a negative one
     multiplied; CTRL, arXiv:1909.05858), frequency and presence penalty (subtracted once for a token in the window),
@@ -102,12 +101,11 @@ class Completion:
 class Agent(Protocol):
     """stable-baselines3's `PolicyPredictor`, for a batch of rows.
 
-    `observation` is a batched observation of the vector env that the agent plays in, `episode_start` bool[N]
-    marks the rows whose observation opens an episode (None: all of them, when `state` is None).  Returns the
-    batch of actions and the state to hand back at the next call.
+    `observation` is a batched observation of the vector env that the agent plays in, `episode_start` bool[N] marks the
+    rows whose observation opens an episode (None: all of them, when `state` is None).  Returns the batch of actions and
+    the state to hand back at the next call.
 
-    `env_kwargs` are the keyword arguments that an env needs so that the agent can act in it (its view, its
-    tokenizer).
+    `env_kwargs` are the keyword arguments that an env needs so that the agent can act in it (its view, its tokenizer).
     """
 
     @property
@@ -134,6 +132,4 @@ class TokenAgent(Agent, Protocol):
         """Begin an episode in `row`: forget its context; `seed` alone decides what will be sampled in it."""
 
     def act(self, rows: Sequence[int], observations: Sequence[NDArray[np.int64]]) -> list[Completion]:
-        """Append observation ids to each row's context and sample one turn for each; results in the order of
-        `rows`.
-        """
+        """Append observation ids to each row's context and sample one turn for each; results in the order of `rows`."""

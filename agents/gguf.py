@@ -1,8 +1,8 @@
 """Reading a model out of a GGUF file, each byte once.
 
-transformers can do it too, but asks for `accelerate` and parses the whole file anew for the config, the
-weights and the tokenizer (2 to 3 s each for a vocabulary of 49k).  The common architectures need one pass and
-no `accelerate`; the others take transformers' own converter.  Weights are dequantised to fp32.
+transformers can do it too, but asks for `accelerate` and parses the whole file anew for the config, the weights and the
+tokenizer (2 to 3 s each for a vocabulary of 49k).  The common architectures need one pass and no `accelerate`; the
+others take transformers' own converter.  Weights are dequantised to fp32.
 """
 
 from __future__ import annotations

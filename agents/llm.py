@@ -18,14 +18,11 @@ Ids = NDArray[np.int64]
 
 
 class LLMAgent:
-    """A `TokenAgent` over a transformers causal LM: token ids in, sampled token ids and their
-    log-probabilities out.
+    """A `TokenAgent` over a transformers causal LM: token ids in, sampled token ids and their log-probabilities out.
 
     Args:
-        model: a transformers causal LM; it may be trained by someone else between calls (see
-        `update_weights`).
-        tokenizer: the name or the object that the env gets (`env_kwargs`) and that stop ids come from; None
-        only
+        model: a transformers causal LM; it may be trained by someone else between calls (see `update_weights`).
+        tokenizer: the name or the object that the env gets (`env_kwargs`) and that stop ids come from; None only
             together with `stop_ids`, or where the model's generation config names its stop ids.
         sampling: how turns are drawn.
         seed: where `predict` takes the seeds of its episodes from; `start` is told its seed.
@@ -126,10 +123,10 @@ class LLMAgent:
         observations: Sequence[Ids],
         sampling: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[Completion]:
-        """Append observation ids to each row's context and sample one turn for each; results in the order of
-        `rows`.
+        """Append observation ids to each row's context and sample one turn for each; results in the order of `rows`.
 
-        sampling: default the agent's own; one for each row sets limits for each row.
+        sampling: default the agent's own; a sequence has one for each row, which gives rows limits of their own.
+
         A failure leaves every row as it was, its observation not appended, so that the call can be made again.
         """
         if len(rows) != len(observations):
@@ -163,9 +160,9 @@ class LLMAgent:
         self.engine.cancel(ticket)
 
     def update_weights(self, state_dict: Mapping[str, torch.Tensor] | None = None) -> int:
-        """Copy new weights into the model (None: somebody changed it in place), drop all keys and values, and
-        return the new version.  Call it after every optimiser step; cells computed by old weights would
-        poison new turns.
+        """Copy new weights into the model (None: it was changed in place), drop all keys and values; the new version.
+
+        Call it after every optimiser step: keys and values computed by old weights would poison new turns.
         """
         return self.engine.update_weights(state_dict)
 
@@ -178,19 +175,17 @@ class LLMAgent:
     ) -> tuple[Any, Any]:
         """stable-baselines3's `predict` over `act`.
 
-        observation: a batch (tuple or list of id arrays, or an integer array [N, T]), or one id array [T],
-        which gets
-            one action instead of a batch.
-        state: None at the first call, then what the last call returned.  The contexts are in the engine; the
-        state
-            only says that the loop has begun.
-        episode_start: bool[N], rows whose observation opens an episode (default: all where `state` is None).
-        Under
-            NEXT_STEP autoreset that is the step *after* the one that ended the episode.
-        deterministic: take the best token instead of sampling.
+        Args:
+            observation: a batch (tuple or list of id arrays, or an integer array [N, T]), or one id array [T], which
+                gets one action instead of a batch.
+            state: None at the first call, then what the last call returned.  The contexts are in the engine; the state
+                only says that the loop has begun.
+            episode_start: bool[N], rows whose observation opens an episode (default: all where `state` is None).  Under
+                NEXT_STEP autoreset that is the step *after* the one that ended the episode.
+            deterministic: take the best token instead of sampling.
 
-        A row that has an empty observation gets an empty action, and nothing is computed for it: its episode
-        is over. Returns a tuple of i64[T] arrays, and the state.
+        A row that has an empty observation gets an empty action, and nothing is computed for it: its episode is over.
+        Returns a tuple of i64[T] arrays, and the state.
         """
         single = isinstance(observation, np.ndarray) and observation.ndim == 1 and observation.dtype != object
         batch = [np.asarray(o) for o in ([observation] if single else observation)]

@@ -33,8 +33,8 @@ def make_agent(
 
     sampling, device, max_context (tokens), chat_template (text) and stop_tokens are for models; scripted agents have no
     use for them.
-    Raises ValueError for an unknown name, and `toolstep.agents.weights.ModelNotFound` for a model that is not
-    there.
+
+    Raises ValueError for an unknown name, and `toolstep.agents.weights.ModelNotFound` for a model that is not there.
     """
     if name == "random":
         from toolstep.agents.scripted import RandomAgent

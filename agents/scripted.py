@@ -21,9 +21,7 @@ class _Scripted:
         return {}
 
     def bind(self, envs: Any) -> None:
-        """Take the env, or vector env, that is going to be played.  Called once, before the first
-        `predict`.
-        """
+        """Take the env, or vector env, that is going to be played.  Called once, before the first `predict`."""
         self._envs = envs
 
     @property
@@ -80,11 +78,9 @@ class RandomAgent(_Scripted):
 
 
 class OracleAgent(_Scripted):
-    """Asks the env for the right next action: the upper bound of a task set, and a check that it can be
-    solved.
+    """Asks the env for the right next action: the upper bound of a task set, and a check that it can be solved.
 
-    Needs an env with `oracle_actions()` (vector) or `oracle_action()` (single, or each of a vector env's
-    sub-envs).
+    Needs an env with `oracle_actions()` (vector) or `oracle_action()` (single, or each of a vector env's sub-envs).
     """
 
     def predict(
@@ -129,9 +125,8 @@ class OracleAgent(_Scripted):
 class ReplayAgent(_Scripted):
     """Plays given actions back: `actions[row][episode][turn]`.
 
-    `episode_start` moves a row on to its next episode.  A row whose observation is empty without opening an
-    episode gets an empty action and uses up none of its own.  Raises IndexError, naming the row, where the
-    script has run out.
+    `episode_start` moves a row on to its next episode.  A row whose observation is empty without opening an episode
+    gets an empty action and uses up none of its own.  Raises IndexError, naming the row, where the script has run out.
     """
 
     def __init__(self, actions: Sequence[Sequence[Sequence[Any]]]) -> None:

@@ -1,11 +1,11 @@
 """Attention of one packed forward over the block pool.
 
-The model runs on `[1, T]` packed new tokens of all rows: no padding anywhere, and every linear layer sees one
-dense matrix.  Only attention has to know which token belongs to which context, and transformers lets a caller
-replace exactly that function (`AttentionInterface`).  The function registered here receives the new tokens'
-q, k and v after the rotary embedding, writes k and v to the pool, and attends over the pool.  transformers
-builds no mask for an implementation that has no mask function of the same name
-(`masking_utils._preprocess_mask_arguments`), so masks are made here, from lengths alone.
+The model runs on `[1, T]` packed new tokens of all rows: no padding anywhere, and every linear layer sees one dense
+matrix.  Only attention has to know which token belongs to which context, and transformers lets a caller replace exactly
+that function (`AttentionInterface`).  The function registered here receives the new tokens' q, k and v after the rotary
+embedding, writes k and v to the pool, and attends over the pool.  transformers builds no mask for an implementation
+that has no mask function of the same name (`masking_utils._preprocess_mask_arguments`), so masks are made here, from
+lengths alone.
 """
 
 from __future__ import annotations
@@ -65,9 +65,7 @@ def attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The function registered with transformers.  query [1, H, T, D], key/value [1, Hkv, T, D] -> [1, T, H,
-    Dv].
-    """
+    """The function registered with transformers.  query [1, H, T, D], key/value [1, Hkv, T, D] -> [1, T, H, Dv]."""
     plan = _ACTIVE.plan
     if plan is None:
         raise RuntimeError(

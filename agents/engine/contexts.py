@@ -12,9 +12,9 @@ from toolstep.agents.engine.scheduler import Scheduler
 
 
 class Contexts:
-    """The rows of a scheduler: their ids and the spans that hold their keys and values change together, and only here
-    outside of a forward.
+    """The rows of a scheduler, and the only place outside of a forward where they change.
 
+    A row's ids and the spans that hold their keys and values change together.
     vocabulary: ids must be below it.
     """
 

@@ -1,8 +1,8 @@
 """The rollout engine: rows of token ids in, sampled token ids out, any number of rows at a time.
 
-Knows nothing of text, tools or environments.  Each row is an episode: `start` it, `submit` prompt or observation
-ids, `step` until its turn is finished, and so on.  Keys and values stay in the pool across turns, so a turn
-feeds the new ids only.
+Knows nothing of text, tools or environments.  Each row is an episode: `start` it, `submit` prompt or observation ids,
+`step` until its turn is finished, and so on.  Keys and values stay in the pool across turns, so a turn feeds the new
+ids only.
 """
 
 from __future__ import annotations
@@ -44,22 +44,21 @@ class EngineStats:
 class Engine:
     """Continuous batching for a transformers causal LM; a `TokenEngine`.
 
-    model: any causal LM whose attention goes through transformers' AttentionInterface (else
-    UnsupportedModel).
+    model: any causal LM whose attention goes through transformers' AttentionInterface (else UnsupportedModel).
     max_context: longest context in tokens (default: the model's max_position_embeddings).
     chunk: most tokens of prompts and observations in one forward; bounds the memory of activations.
     share_min: a common beginning of fewer tokens than this is computed again rather than shared.
-    kv_tokens: budget of keys and values, in tokens; None: what is needed.  A turn waits where there is no room, and
-    the youngest gives up its memory where there is still too little; a context longer than the budget does not exist
+    kv_tokens: budget of keys and values, in tokens; None: what is needed.  A turn waits where there is no room, and the
+    youngest gives up its memory where there is still too little; a context longer than the budget does not exist
     (`max_context` says so).
     max_running: most turns that run at a time; None: no limit.
     block: cells of a block.  verify: compare a few logits with the model's own forward at construction.
     pack: keep the weights of linear layers in the layout of the CPU's matrix kernels as well (faster; a second copy of
     them); None: where the device is a CPU that has such kernels.
 
-    A row's seed alone decides what is sampled in its episode.  Logits of a row can differ in the last bits
-    with the number of rows (the matrix kernels differ), which changes a sample only where a uniform number
-    falls between the two roundings, about once in a million tokens in fp32.
+    A row's seed alone decides what is sampled in its episode.  Logits of a row can differ in the last bits with the
+    number of rows (the matrix kernels differ), which changes a sample only where a uniform number falls between the two
+    roundings, about once in a million tokens in fp32.
     """
 
     def __init__(
@@ -203,8 +202,9 @@ class Engine:
         return turn.ticket
 
     def cancel(self, ticket: Ticket) -> None:
-        """Stop a turn: context, random numbers and penalised ids are those of before `submit`.  A ticket that is
-        finished, cancelled or unknown is fine.
+        """Stop a turn: context, random numbers and penalised ids are those of before `submit`.
+
+        A ticket that is finished, cancelled or unknown is fine.
         """
         turn = self._tickets.pop(ticket, None)
         if turn is not None:
@@ -275,9 +275,9 @@ class Engine:
         return [c for c in out if c is not None]
 
     def update_weights(self, state: Mapping[str, torch.Tensor] | None = None) -> int:
-        """Take new weights (None: the model object was changed in place), drop all keys and values, and
-        return the new weight version.  Contexts are computed again from their ids when they sample next; a turn that
-        is under way goes on.
+        """Take new weights (None: the model was changed in place), drop all keys and values; the new weight version.
+
+        Contexts are computed again from their ids when they sample next; a turn that is under way goes on.
         """
         if state is not None:
             self.packed.load(state)

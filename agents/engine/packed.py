@@ -26,8 +26,8 @@ _PLAIN_LAYERS = ("full_attention", "sliding_attention", "attention")
 class PackedModel:
     """Wraps any transformers causal LM whose attention goes through `AttentionInterface`.
 
-    The wrapped model is changed only inside `rollout_mode()`: train/eval flags and attention implementation
-    are put back afterwards, so that a learner may use the same object.
+    The wrapped model is changed only inside `rollout_mode()`: train/eval flags and attention implementation are put
+    back afterwards, so that a learner may use the same object.
     """
 
     def __init__(self, model: Any, max_context: int | None = None, pack: bool | None = None) -> None:
@@ -69,9 +69,7 @@ class PackedModel:
 
     @contextmanager
     def rollout_mode(self) -> Iterator[None]:
-        """eval(), inference mode and the engine's attention; everything as before at the end, also after an
-        error.
-        """
+        """eval(), inference mode and the engine's attention; everything as before at the end, also after an error."""
         before = self.model.config._attn_implementation
         with self._eval_mode():
             try:
@@ -98,8 +96,10 @@ class PackedModel:
                 module.training = True
 
     def forward(self, pool: BlockPool, feeds: Sequence[Feed], wanted: Sequence[int]) -> torch.Tensor:
-        """Run the ids of all feeds, packed, and return the logits of the last id of the feeds numbered `wanted`,
-        [len(wanted), V] in the model's dtype.  Blocks for the new cells are there.  Call it inside `rollout_mode()`.
+        """Run the ids of all feeds, packed; the logits of the last id of the feeds numbered `wanted`.
+
+        They are [len(wanted), V] in the model's dtype.  The feeds' spans must have blocks for the new cells already.
+        Call it inside `rollout_mode()`.
         """
         device = self.device
         order = pack_order(feeds)
@@ -133,8 +133,7 @@ class PackedModel:
     def verify(self) -> None:
         """Compare a few logits with the model's own forward; raise UnsupportedModel where they differ.
 
-        Catches whatever the static checks cannot know, for instance a model with a state beside keys and
-        values.
+        Catches whatever the static checks cannot know, for instance a model with a state beside keys and values.
         """
         n = min(8, self.max_context)
         if n < 4:

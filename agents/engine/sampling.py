@@ -1,9 +1,8 @@
 """From logits to a token and its two log-probabilities.
 
-Pure functions: nothing writes to the logits that are passed in, and row i of the result depends on row i of
-the arguments only.  A token is found by inverting the cumulative distribution, in the order of token ids, at
-one uniform number; the row's own generator makes those numbers, so batch mates cannot change what a row
-samples.
+Pure functions: nothing writes to the logits that are passed in, and row i of the result depends on row i of the
+arguments only.  A token is found by inverting the cumulative distribution, in the order of token ids, at one uniform
+number; the row's own generator makes those numbers, so batch mates cannot change what a row samples.
 """
 
 from __future__ import annotations
@@ -25,9 +24,7 @@ _BLOCK = 256  # tokens
 
 
 class Choice(NamedTuple):
-    """tokens i64[n]; logprobs f32[n] of the distribution sampled from; model_logprobs f32[n] at T=1,
-    untruncated.
-    """
+    """tokens i64[n]; logprobs f32[n] of the distribution sampled from; model_logprobs f32[n] at T=1, untruncated."""
 
     tokens: NDArray[np.int64]
     logprobs: NDArray[np.float32]
@@ -43,15 +40,14 @@ class NonFiniteLogits(ValueError):
 
 
 def uniform_stream(seed: int) -> np.random.Generator:
-    """The uniform numbers of one episode.  Philox is counter based: the same on every platform and numpy
-    version.
-    """
+    """The uniform numbers of one episode.  Philox is counter based: the same on every platform and numpy version."""
     return np.random.Generator(np.random.Philox(seed))
 
 
 def penalise(logits: torch.Tensor, histories: Sequence[Sequence[int]], params: SamplingParams) -> torch.Tensor:
-    """Repetition, frequency and presence penalty for the tokens in each row's window, then the bias.  f32[n, V] ->
-    f32[n, V].
+    """Repetition, frequency and presence penalty for the tokens in each row's window, then the bias.
+
+    logits f32[n, V] -> f32[n, V].
     """
     out = logits
     if params.penalised and any(len(h) for h in histories):
@@ -80,9 +76,8 @@ def penalise(logits: torch.Tensor, histories: Sequence[Sequence[int]], params: S
 def truncate(scores: torch.Tensor, top_k: int, top_p: float, min_p: float = 0.0) -> torch.Tensor:
     """Set the scores outside top-k, outside top-p of what is left, and below min-p to -inf.  f32[n, V] -> f32[n, V].
 
-    All are thresholds: tokens that tie with the last one kept are kept, so the result does not depend on the
-    order in which a sort returns equal values.  top-p keeps the token at which the cumulative probability
-    reaches `top_p`.
+    All are thresholds: tokens that tie with the last one kept are kept, so the result does not depend on the order in
+    which a sort returns equal values.  top-p keeps the token at which the cumulative probability reaches `top_p`.
     """
     vocabulary = scores.shape[-1]
     if 0 < top_k < vocabulary:
@@ -178,11 +173,12 @@ def _exponentials(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, tor
 
 
 def _invert(weights: torch.Tensor, sums: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-    """First token whose cumulative weight exceeds `uniform * total`; arguments as `_exponentials` gives them, f64[n] ->
-    i64[n, 1].
+    """First token whose cumulative weight exceeds `uniform * total`: i64[n, 1].
 
-    In two levels, sums of blocks and then the tokens of one block: a running sum in fp64 over a whole vocabulary
-    takes 5 % of a decode step.
+    weights, sums: as `_exponentials` gives them.  uniforms: f64[n].
+
+    In two levels, sums of blocks and then the tokens of one block: a running sum in fp64 over a whole vocabulary takes
+    5 % of a decode step.
     """
     cumulative = sums.cumsum(-1)
     target = uniforms[:, None] * cumulative[:, -1:]

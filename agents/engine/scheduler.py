@@ -32,8 +32,8 @@ class Batch(NamedTuple):
 class Scheduler:
     """First come, first served, by ticket; every running turn takes part in every forward that it can.
 
-    tokens: most tokens of prompts and observations in a forward beside one for each row that decodes (a share of it
-    is kept for them however many rows decode).  share_min: common beginnings of fewer tokens are computed again.
+    tokens: most tokens of prompts and observations in a forward beside one for each row that decodes (a share of it is
+    kept for them however many rows decode).  share_min: common beginnings of fewer tokens are computed again.
     max_running: most turns that run at a time; None: no limit.
 
     Memory: a turn is admitted when its new ids fit beside one more block for every running turn.  Where the pool is
@@ -122,8 +122,10 @@ class Scheduler:
         return batch
 
     def _room(self, turn: Turn, span: Span, have: int, count: int, *, first: bool) -> int:
-        """Blocks for the next `count` ids of a span; how many of the ids have one.  The first turn of a forward gets
-        what it needs, or loses its own cells to be computed anew as one span, which always fits.
+        """Make room for the next `count` ids of a span; how many of them have a block.
+
+        The first turn of a forward gets what it needs, or loses its own cells to be computed anew as one span, which
+        always fits.
         """
         if count <= 0:
             return 0
