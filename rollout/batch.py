@@ -26,9 +26,9 @@ class GroupPromptError(BatchError):
 class BatchCounts:
     """What was left out of a batch or of its learning signal, and why.
 
-    groups: groups with at least one usable member.  single_member_groups, zero_variance_groups: groups whose
-    advantages are 0 because there is nothing to compare.  unusable_rows: rows with a status other than "ok"
-    (mask 0, outside the baseline).  dropped_rows, cut_rows: rows that were longer than `max_length`.
+    groups: groups with at least one usable member.  single_member_groups, zero_variance_groups: groups whose advantages
+    are 0 because there is nothing to compare.  unusable_rows: rows with a status other than "ok" (mask 0, outside the
+    baseline).  dropped_rows, cut_rows: rows that were longer than `max_length`.
     rows_without_logprobs: rows that a script wrote: good to imitate, but their `old_logprobs` are fillers (0.0).
     """
 
@@ -45,8 +45,8 @@ class BatchCounts:
 class ShiftedBatch:
     """A batch as a learner reads it: entry [b, t] belongs to `logits[b, t]`, T - 1 entries a row.
 
-    targets: i64[B,T-1], the id that `logits[b, t]` predicts.  action_mask: bool, old_logprobs, advantages:
-    f32, same shape.
+    targets: i64[B,T-1], the id that `logits[b, t]` predicts.
+    action_mask: bool[B,T-1].  old_logprobs, advantages: f32[B,T-1].
     """
 
     targets: NDArray[np.int64]
@@ -62,12 +62,15 @@ class RolloutBatch:
     A row is a trajectory, or one of its segments where the env began a context anew; each segment carries its episode's
     reward and advantage.
 
-    input_ids: i64[B,T], `pad_id` behind each row's end.  attention_mask: bool[B,T], from the lengths alone
-    (the pad id may well be a real token, such as eos).  action_mask: bool[B,T], True at the sampled ids of
-    usable rows. old_logprobs: f32[B,T], 0.0 off the mask.  rewards: f32[B], each episode's total.
-    advantages: f32[B,T], the row's group-relative advantage at its action ids, 0.0 elsewhere.  group_ids:
-    i64[B], -1 for a row without a group. lengths: i64[B], ids of each row.  cut: bool[B], rows that lost
-    their end to `max_length`.
+    input_ids: i64[B,T], `pad_id` behind each row's end.
+    attention_mask: bool[B,T], from the lengths alone (the pad id may well be a real token, such as eos).
+    action_mask: bool[B,T], True at the sampled ids of usable rows.
+    old_logprobs: f32[B,T], 0.0 off the mask.
+    rewards: f32[B], each episode's total.
+    advantages: f32[B,T], the row's group-relative advantage at its action ids, 0.0 elsewhere.
+    group_ids: i64[B], -1 for a row without a group.
+    lengths: i64[B], ids of each row.
+    cut: bool[B], rows that lost their end to `max_length`.
     """
 
     input_ids: NDArray[np.int64]
@@ -92,13 +95,13 @@ class RolloutBatch:
     ) -> RolloutBatch:
         """Pad and align `trajectories`, and compute their GRPO advantages, (r - mean) / (std + 1e-4).
 
-        Mean and (population) standard deviation are those of the group's usable members: status "ok" and not
-        dropped. A row with another status stays in the batch with an all-zero mask.  Rows longer than
-        `max_length` ids are dropped, or cut from the right and flagged (never from the left: that would take
-        the context away from under scored tokens).
+        Mean and (population) standard deviation are those of the group's usable members: status "ok" and not dropped.
+        A row with another status stays in the batch with an all-zero mask.  Rows longer than `max_length` ids are
+        dropped, or cut from the right and flagged (never from the left: that would take the context away from under
+        scored tokens).
 
-        Raises `BatchError` for no trajectories and for one without token ids, `GroupPromptError` for a group
-        whose members start from different prompts.
+        Raises `BatchError` for no trajectories and for one without token ids, `GroupPromptError` for a group whose
+        members start from different prompts.
         """
         if not trajectories:
             raise BatchError("RolloutBatch: no trajectories")

@@ -48,9 +48,9 @@ def env_ids() -> list[str]:
 
 
 def find_env(name: str) -> str:
-    """The registered id that `name` means: "toolstep/Calculator-v0", "Calculator-v0", "calculator",
-    "unit_convert".
+    """The registered id that `name` means.
 
+    "toolstep/Calculator-v0", "Calculator-v0" and "calculator" mean the same, as do "UnitConvert-v0" and "unit_convert".
     Other packages' ids are taken as they are; "module:id" imports the module that registers it first.
     Raises `UnknownEnv`.
     """

@@ -14,9 +14,7 @@ def list_envs() -> list[dict[str, str]]:
 
 
 def describe(name: str, *, seed: int = 0, level: int | None = None) -> dict[str, Any]:
-    """One env: its description, its options, the prompt of the episode of that seed, the schemas of its
-    tools.
-    """
+    """One env: its description, its options, the prompt of that seed's episode, the schemas of its tools."""
     import gymnasium as gym
 
     env_id = find_env(name)

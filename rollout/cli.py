@@ -1,7 +1,7 @@
 """The command `toolstep`.  Everything heavy is imported inside the commands, so that `--help` is fast.
 
-Exit codes: 0 ok, 1 a failure while running, 2 usage (one line on stderr), 130 interrupted (what is finished
-is written).
+Exit codes: 0 ok, 1 a failure while running, 2 usage (one line on stderr), 130 interrupted (what is finished is
+written).
 """
 
 from __future__ import annotations

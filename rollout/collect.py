@@ -35,8 +35,8 @@ def collect(
 ) -> list[Trajectory]:
     """Play every episode of `specs` and return their trajectories in the order of `specs`.
 
-    `on_episode` is called with each trajectory as soon as it is finished, so that what is done survives an
-    exception or Ctrl-C, which are passed on.  `seed` and `metrics` as in `play`.
+    `on_episode` is called with each trajectory as soon as it is finished, so that what is done survives an exception or
+    Ctrl-C, which are passed on.  `seed` and `metrics` as in `play`.
     """
     specs = list(specs)
     done: list[Trajectory | None] = [None] * len(specs)
@@ -57,22 +57,19 @@ def play(
 ) -> Iterator[tuple[int, Trajectory]]:
     """Play every episode of `specs`; yields (index in specs, trajectory) as they finish.
 
-    A token agent (`start`, `act`) samples one turn for each live row and nothing else; any other agent acts
-    by `predict`, with the whole batch, and the actions of rows without work are replaced by the null action.
-    An agent that has `start(row, seed)` gets it at each episode's beginning, one that has `bind(envs)` gets
-    that once.
+    A token agent (`start`, `act`) samples one turn for each live row and nothing else; any other agent acts by
+    `predict`, with the whole batch, and the actions of rows without work are replaced by the null action.  An agent
+    that has `start(row, seed)` gets it at each episode's beginning, one that has `bind(envs)` gets that once.
 
     Where both can do it (`ToolUseVectorEnv`, and an agent with `submit` and `step`: `ContinuousAgent`), a row's tools
-    run while the agent decodes the other rows; the trajectories are the same.  Whatever ends the run early, nothing
-    is left under way in such an env or agent.
+    run while the agent decodes the other rows; the trajectories are the same.  Whatever ends the run early, nothing is
+    left under way in such an env or agent.
 
-    An episode's sampling seed is a hash of its task seed, its sample index and `seed` (default: the agent's
-    own `seed`, else 0): it depends on neither row nor order.  `metrics` is kept up to date while the run goes
-    on.
+    An episode's sampling seed is a hash of its task seed, its sample index and `seed` (default: the agent's own `seed`,
+    else 0): it depends on neither row nor order.  `metrics` is kept up to date while the run goes on.
 
     An episode that the env or the agent gave up is yielded like any other, with its `status` ("env_error",
-    "agent_error").  Raises TypeError or ValueError, before the first step, where `envs` and `agent` do not
-    fit.
+    "agent_error").  Raises TypeError or ValueError, before the first step, where `envs` and `agent` do not fit.
     """
     _check(envs)
     run_seed = int(getattr(agent, "seed", 0) if seed is None else seed)

@@ -1,6 +1,4 @@
-"""Evaluation: exactly the listed (task, sample) pairs, errors counted, intervals on everything that is a
-mean.
-"""
+"""Evaluation: exactly the listed (task, sample) pairs, errors counted, intervals on all that is a mean."""
 
 from __future__ import annotations
 
@@ -46,13 +44,11 @@ class TagResult:
 class Summary:
     """What an evaluation found.
 
-    episodes: finished ones, all of them in every denominator.  requested: those that were listed; more than
-    `episodes`
+    episodes: finished ones, all of them in every denominator.  requested: those that were listed; more than `episodes`
         only where the run was interrupted.
     errors: episodes whose status is not "ok" (by status in `statuses`): no success, whatever reward they got.
-    success_rate with Wilson's interval; mean_reward with a bootstrap interval over tasks.
-    turns, sampled_tokens, observed_tokens, context_tokens: means an episode.  truncated_responses: their
-    number.
+    success_rate: with Wilson's interval.  mean_reward: with a bootstrap interval over tasks.
+    turns, sampled_tokens, observed_tokens, context_tokens: means an episode.  truncated_responses: their number.
     calls, stop_reasons, statuses: numbers by name, most frequent first.  tags: results by tag and value.
     """
 
@@ -92,9 +88,9 @@ def evaluate(
 ) -> Summary:
     """Play `samples` samples of each of `episodes` tasks and sum up (invariant I19).
 
-    The tasks and the samples' seeds are functions of `seed` alone: the result does not depend on the number
-    of rows or on which episode finishes first.  `on_episode` is called with each trajectory as it finishes;
-    on Ctrl-C, what it got is what there is (see `summarize`).
+    The tasks and the samples' seeds are functions of `seed` alone: the result does not depend on the number of rows or
+    on which episode finishes first.  `on_episode` is called with each trajectory as it finishes; on Ctrl-C, what it got
+    is what there is (see `summarize`).
     """
     metrics = metrics if metrics is not None else RunMetrics()
     specs = group_specs(episodes, samples, seed)

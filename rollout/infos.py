@@ -13,8 +13,8 @@ _FINAL = frozenset({"final_obs", "final_info"})
 def row_info(infos: Mapping[str, Any], row: int) -> dict[str, Any]:
     """The info of `row`, as its env returned it: `VectorEnv._add_info` undone.
 
-    Batched infos hold, for each key, an array over the rows and a mask `_key` that says which rows have the
-    key; dicts are nested in the same form.  numpy scalars come back as Python ones.
+    Batched infos hold, for each key, an array over the rows and a mask `_key` that says which rows have the key; dicts
+    are nested in the same form.  numpy scalars come back as Python ones.
     """
     out: dict[str, Any] = {}
     for key, values in infos.items():
@@ -32,8 +32,7 @@ def row_info(infos: Mapping[str, Any], row: int) -> dict[str, Any]:
 def ended_row(infos: Mapping[str, Any], observation: Any, row: int) -> tuple[Any, dict[str, Any]]:
     """Last observation and info of a row whose episode just ended.
 
-    Under SAME_STEP they are in `final_obs` and `final_info`, and the row's place holds the next episode's
-    first ones.
+    Under SAME_STEP they are in `final_obs` and `final_info`, and the row's place holds the next episode's first ones.
     """
     mask = infos.get("_final_info")
     if mask is None or not mask[row]:

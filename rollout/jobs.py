@@ -1,6 +1,4 @@
-"""The jobs behind `toolstep eval` and `toolstep rollout`: check, build, play, write; an interrupt keeps what
-is done.
-"""
+"""The jobs behind `toolstep eval` and `toolstep rollout`: check, build, play, write; an interrupt loses nothing."""
 
 from __future__ import annotations
 
@@ -25,8 +23,8 @@ from toolstep.rollout.types import Trajectory
 class Job(ABC):
     """A list of episodes to play with one agent in one vector env.
 
-    `check` runs before anything heavy is loaded.  After `run`, `finished` holds the trajectories in the order
-    in which they finished, and `interrupted` says whether Ctrl-C cut the run short.
+    `check` runs before anything heavy is loaded.  After `run`, `finished` holds the trajectories in the order in which
+    they finished, and `interrupted` says whether Ctrl-C cut the run short.
     """
 
     command: str

@@ -13,13 +13,15 @@ Part = Literal["agent_seconds", "env_seconds", "wait_seconds"]
 
 @dataclass
 class RunMetrics:
-    """Counters and wall-clock seconds of a run, brought up to date while it goes on; not reproducible, hence
-    apart.
+    """Counters and wall-clock seconds of a run, brought up to date while it goes on.
+
+    They are kept apart from trajectories and summaries, because seconds are not reproducible.
 
     seconds: since the start.  agent_seconds, env_seconds: spent in the agent and in the env.  wait_seconds: spent in
     neither, because every row waited for its tools (counted only where tools run beside the agent; elsewhere that time
-    is the env's).  episodes: finished.  generations: turns that an agent was asked for.  transitions: env steps that
-    are part of a trajectory.  sampled_tokens: ids that were sampled.
+    is the env's).
+    episodes: finished.  generations: turns that an agent was asked for.  transitions: env steps that are part of a
+    trajectory.  sampled_tokens: ids that were sampled.
     """
 
     seconds: float = 0.0

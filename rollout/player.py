@@ -19,9 +19,9 @@ from toolstep.agents.base import Agent, Completion, TokenAgent
 class Turns:
     """One turn for each live row.
 
-    actions: the batch for `envs.step`, with the null action for all other rows.  records: by row, what a
-    trajectory keeps of the turn (None in a view without token ids).  aborted: by row, the turns that the
-    agent gave up; they are not to be stepped.
+    actions: the batch for `envs.step`, with the null action for all other rows.  records: by row, what a trajectory
+    keeps of the turn (None in a view without token ids).  aborted: by row, the turns that the agent gave up; they are
+    not to be stepped.
     """
 
     actions: Any

@@ -11,10 +11,10 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class EpisodeSpec:
-    """One episode to play: the task is a function of `seed`, the agent's samples of `seed` and
-    `sample_index`.
+    """One episode to play.
 
-    Episodes of one group share the seed and the group id and differ in their sample index.
+    The task is a function of `seed`, the agent's samples of `seed` and `sample_index`.  Episodes of one group share the
+    seed and the group id and differ in their sample index.
     """
 
     seed: int
@@ -36,11 +36,9 @@ class EpisodeSpec:
 
 
 def task_seeds(num_tasks: int, seed: int) -> list[int]:
-    """`num_tasks` task seeds below 2**53 (exact in JSON); the first k do not depend on how many are asked
-    for.
+    """`num_tasks` task seeds below 2**53 (exact in JSON); the first k do not depend on how many are asked for.
 
-    They come from numpy's SeedSequence: `seed + i`, gymnasium's rule, gives neighbouring runs nearly the same
-    tasks.
+    They come from numpy's SeedSequence: `seed + i`, gymnasium's rule, gives neighbouring runs nearly the same tasks.
     """
     if num_tasks < 0:
         raise ValueError(f"num_tasks must be >= 0, got {num_tasks}")

@@ -50,9 +50,9 @@ def bootstrap_mean(
 ) -> Interval | None:
     """Bootstrap interval of a mean (BCa, Efron 1987, by scipy), reproducible by `seed`.
 
-    `clusters` names what each value belongs to (the samples of one task): whole clusters are drawn then,
-    because their members are not independent.  None where there are fewer than two clusters, and where all are alike:
-    resampling them shows no spread, which is not to say that there is none.
+    `clusters` names what each value belongs to (the samples of one task): whole clusters are drawn then, because their
+    members are not independent.  None where there are fewer than two clusters, and where all are alike: resampling them
+    shows no spread, which is not to say that there is none.
     """
     if clusters is None:
         clusters = range(len(values))

@@ -44,8 +44,8 @@ def clear_errors(path: Path, doing: str) -> Iterator[None]:
 def check_file(path: Path, *, overwrite: bool = False) -> None:
     """Find out, before any work is done, that `path` can be written; makes its folder.
 
-    Raises `StorageError` for a suffix other than .npz and .jsonl, a file that exists (unless `overwrite`),
-    and a folder that cannot be written to.
+    Raises `StorageError` for a suffix other than .npz and .jsonl, a file that exists (unless `overwrite`), and a folder
+    that cannot be written to.
     """
     if path.suffix not in (BATCH_SUFFIX, EPISODES_SUFFIX):
         raise StorageError(
@@ -101,9 +101,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 class EpisodeLog:
-    """episodes.jsonl: append-only, one trajectory a line, each line on its way to the disk before the next
-    begins.
-    """
+    """episodes.jsonl: append-only, one trajectory a line, each on its way to the disk before the next begins."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -135,8 +133,8 @@ def write_episodes(path: Path, trajectories: Sequence[Trajectory]) -> None:
 def read_episodes(path: Path | str) -> list[Trajectory]:
     """The trajectories of a .jsonl file, in its order.
 
-    A last line without its end was torn (the process was killed while it wrote) and is left out.  Any other
-    line that is no trajectory is a `StorageError` with its number.
+    A last line without its end was torn (the process was killed while it wrote) and is left out.  Any other line that
+    is no trajectory is a `StorageError` with its number.
     """
     path = Path(path)
     with clear_errors(path, "read"):

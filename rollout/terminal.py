@@ -20,9 +20,7 @@ class InputError(ValueError):
 
 
 def play_episode(env: Any, seed: int | None) -> None:
-    """Play one episode of `env`, a single text env of toolstep; returns when it is over or at end of
-    input.
-    """
+    """Play one episode of `env`, a single text env of toolstep; returns when it is over or at end of input."""
     _, info = env.reset(seed=seed)
     _say(HELP)
     _show(info)

@@ -28,12 +28,10 @@ class TrajectoryError(ValueError):
 class Transition:
     """One env step of one row.
 
-    observation_ids: i32[To], what the agent read before this turn (the prompt, or the delta since its last
-    turn).
+    observation_ids: i32[To], what the agent read before this turn (the prompt, or the delta since its last turn).
     action_ids: i32[Ta], what it sampled, the stop token included; Ta == 0 is a legal, empty turn.
-    logprobs: f32[Ta]; reward: that of the step; terminated, truncated: True on the last step only.
-    info: `turn`, `task_id`, `group_id`, `sample_index`, `seed` and `status`, and on the last step
-    `stop_reason`.
+    logprobs: f32[Ta], of `action_ids`.  reward: that of the step.  terminated, truncated: True on the last step only.
+    info: `turn`, `task_id`, `group_id`, `sample_index`, `seed` and `status`, and on the last step `stop_reason`.
     """
 
     observation_ids: NDArray[np.int32]
@@ -47,8 +45,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trajectory:
-    """One finished episode of one row.  Arrays of T ids each, in the order in which the model saw or sampled
-    them.
+    """One finished episode of one row.  Arrays have T entries, in the order in which the model saw or sampled the ids.
 
     token_ids: i32[T]; source: u8[T], `toolstep.envs.types.Source` (who wrote the id).
     logprobs: f32[T], log-probability under the distribution that was sampled from; 0.0 where not sampled.
@@ -58,17 +55,17 @@ class Trajectory:
     weight_versions: i32[T], version of the weights that sampled the id; -1 where not sampled, and where an
         agent that tells no log-probabilities (a script) wrote it, see `has_logprobs`.
     prompt_length: ids of the opening prompt.  turn_rewards: f32[turns], the reward of each env step.
-    terminated, truncated: as gymnasium's; at least one is True.  stop_reason: `StopReason`, or the env's own
-    word.
+    terminated, truncated: as gymnasium's; at least one is True.  stop_reason: `StopReason`, or the env's own word.
     status: "ok", or what failed that was not the agent's doing ("env_error", "agent_error").
-    messages: the conversation as OpenAI-style dicts.  metrics: numbers of this episode that depend on nothing but it
-        (no wall clock).  tags: what the task set groups its results by.  error: what failed, where status says that
-        something did.
+    messages: the conversation as OpenAI-style dicts.
+    metrics: numbers of this episode that depend on nothing but it (no wall clock).
+    tags: what the task set groups its results by.
+    error: what failed, where `status` says that something did.
     history_policy: what the env does where the chat template would rewrite the past (see `EnvConfig.history`).
     segment_starts: where each context begins, [0] unless the env began it anew.
 
-    An episode in a view without token ids (text) has T == 0 and is told by its messages and rewards alone.
-    Every contradiction is refused on construction with a `TrajectoryError` that names the field.
+    An episode in a view without token ids (text) has T == 0 and is told by its messages and rewards alone.  Every
+    contradiction is refused on construction with a `TrajectoryError` that names the field.
     """
 
     token_ids: NDArray[np.int32]

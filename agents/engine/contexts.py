@@ -15,6 +15,7 @@ class Contexts:
     """The rows of a scheduler, and the only place outside of a forward where they change.
 
     A row's ids and the spans that hold their keys and values change together.
+
     vocabulary: ids must be below it.
     """
 
