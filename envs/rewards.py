@@ -46,8 +46,7 @@ def exact_match(record: EpisodeRecord) -> float:
 def number_match(record: EpisodeRecord) -> float:
     """1.0 if the last number of the answer equals the (only or last) number of the task's answer, exactly.
 
-    "5" is not found in "1532"; `1,234.50`, `3/4` and a typographic minus are read (see
-    `tasks.answers.numbers`).
+    "5" is not found in "1532"; `1,234.50`, `3/4` and a typographic minus are read (see `tasks.answers.numbers`).
     """
     said, wanted = last_number(record.answer), numbers(str(record.task.answer))
     return float(said is not None and bool(wanted) and bool(set(said.readings) & set(wanted[-1].readings)))

@@ -72,8 +72,8 @@ def _no_shared_memory(space: UnicodeText, n: int = 1, ctx: Any = None) -> None:
 class TokenSequence(spaces.Sequence):
     """A ragged sequence of token ids, int64 [T], T >= 0, ids in [0, vocabulary).
 
-    Samples are short and end with a stop id where `stop_ids` are given: as an action, a sequence without one is a
-    turn that was cut by length.
+    Samples are short and end with a stop id where `stop_ids` are given: as an action, a sequence without one is a turn
+    that was cut by length.
     """
 
     def __init__(self, vocabulary: int, *, stop_ids: Seq[int] = (), seed: int | np.random.Generator | None = None):

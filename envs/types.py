@@ -73,8 +73,8 @@ class EpisodeStatus(StrEnum):
 class ToolCall:
     """One attempt to call a tool, in the order in which the model wrote it.
 
-    `arguments` is the text as sampled; `parsed` is the decoded object, or None where the attempt is malformed.
-    `name` is "" where none could be read.  `error` says, for the model to read, what is wrong.
+    `arguments` is the text as sampled; `parsed` is the decoded object, or None where the attempt is malformed.  `name`
+    is "" where none could be read.  `error` says, for the model to read, what is wrong.
     """
 
     id: str
@@ -133,8 +133,8 @@ class Turn:
 class ToolResult:
     """The answer to one call.
 
-    `content` is what the model reads, errors included.  `terminate` ends the episode after this turn; `reward` is
-    added to the step's; `seconds` is wall-clock time spent (never shown in `info`: it is not reproducible).
+    `content` is what the model reads, errors included.  `terminate` ends the episode after this turn; `reward` is added
+    to the step's; `seconds` is wall-clock time spent (never shown in `info`: it is not reproducible).
     """
 
     content: str
@@ -148,8 +148,8 @@ class ToolResult:
 class Task:
     """One problem: the opening messages, what a right answer is, and which tools are on offer.
 
-    `tools` names a subset of the task set's tools (None: all).  `tags` group results in an evaluation
-    (for instance `{"level": "1"}`).  `data` is whatever the task set needs to run and to score the task.
+    `tools` names a subset of the task set's tools (None: all).  `tags` group results in an evaluation (for instance
+    `{"level": "1"}`).  `data` is whatever the task set needs to run and to score the task.
     """
 
     id: str
@@ -164,8 +164,8 @@ class Task:
 class EpisodeRecord:
     """A finished (or running) episode as rewards see it.
 
-    `messages` is the whole conversation; `statuses` has one entry for each attempted call, in order;
-    `sampled_tokens` is 0 where the env has no tokenizer.
+    `messages` is the whole conversation; `statuses` has one entry for each attempted call, in order; `sampled_tokens`
+    is 0 where the env has no tokenizer.
     """
 
     task: Task
