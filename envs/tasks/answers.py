@@ -42,9 +42,8 @@ class Number:
 def numbers(text: str) -> list[Number]:
     """Every number of `text`, in order.
 
-    Read are signs (ASCII or typographic), thousands separators (`1,234`), decimals, exponents (`1e3`),
-    fractions (`3/4`, `1 3/4`, `\\frac{3}{4}`) and percent signs.  A number is never a part of a longer
-    one.
+    Read are signs (ASCII or typographic), thousands separators (`1,234`), decimals, exponents (`1e3`), fractions
+    (`3/4`, `1 3/4`, `\\frac{3}{4}`) and percent signs.  A number is never a part of a longer one.
     """
     return [n for n in map(_number, _matches(text)) if n is not None]
 
@@ -86,8 +85,7 @@ _GLUED_TIME = re.compile(r"(?<=[0-9]{2})(?=[AaPp]\.?[Mm]\b)")
 def split_times(text: str) -> tuple[list[str], str]:
     """The times of day in `text` as 24-hour "HH:MM", in order, and the text without them.
 
-    "14:05", "14:05:30", "2:05 PM" and "2:05pm" are read; what is no time of day ("25:00", "13:00 PM") is
-    left alone.
+    "14:05", "14:05:30", "2:05 PM" and "2:05pm" are read; what is no time of day ("25:00", "13:00 PM") is left alone.
     """
     found: list[str] = []
 
@@ -163,8 +161,8 @@ def mentions(text: str, phrase: str) -> int:
 def states(text: str, expected: object) -> bool:
     """True where `text` ends in `expected`: its last number if that is a number, else its last words.
 
-    The rule for answers that came without a rule: "The capital is Paris." states "Paris", "470" and
-    "= 470" state 470; "1532" does not state 5.  Floats are compared to nine digits.
+    The rule for answers that came without a rule: "The capital is Paris." states "Paris", "470" and "= 470" state 470;
+    "1532" does not state 5.  Floats are compared to nine digits.
     """
     if isinstance(expected, bool) or expected is None:
         return normalised(text) == normalised(str(expected))

@@ -47,13 +47,11 @@ class Part:
 class AssistantTasks(ProceduralTasks):
     """Requests for one or more tools over small but correct tables.
 
-    Level 1: one call.  Level 2: two requests that don't depend on each other.  Level 3: one that needs
-    the result of another call, and one more.  Clock, weather and rates are drawn for each task, so they
-    can't be learnt by heart.
+    Level 1: one call.  Level 2: two requests that don't depend on each other.  Level 3: one that needs the result of
+    another call, and one more.  Clock, weather and rates are drawn for each task, so they can't be learnt by heart.
 
-    The score is the share of what has to be said that the answer says: numbers as numbers (to 4
-    significant digits, temperatures to 0.05), times of day as times, phrases as whole words, and each as
-    often as it is asked for.
+    The score is the share of what has to be said that the answer says: numbers as numbers (to 4 significant digits,
+    temperatures to 0.05), times of day as times, phrases as whole words, and each as often as it is asked for.
     """
 
     name: ClassVar[str] = "toolstep/Assistant-v0"

@@ -1,7 +1,7 @@
 """What the assistant's tools know: places and their time zones, currencies, phrases.
 
-Time zones are the real ones.  Exchange values are rounded and belong to no day: what matters is that all
-rates follow from one table.  Weather is drawn for each episode.
+Time zones are the real ones.  Exchange values are rounded and belong to no day: what matters is that all rates follow
+from one table.  Weather is drawn for each episode.
 """
 
 from __future__ import annotations

@@ -26,10 +26,10 @@ class NoOracle(TaskError):
 class TaskSet(ABC):
     """A family of problems.
 
-    `task` is a pure function of its arguments and of the options that the set was constructed with: the
-    same in every process.  The tasks of the two splits must not share content.  `tools` gives fresh
-    objects for one episode, so that what a tool remembers stays inside it.  An object of this class
-    holds no episode state: every method may be called for any number of episodes at once.
+    `task` is a pure function of its arguments and of the options that the set was constructed with: the same in every
+    process.  The tasks of the two splits must not share content.  `tools` gives fresh objects for one episode, so that
+    what a tool remembers stays inside it.  An object of this class holds no episode state: every method may be called
+    for any number of episodes at once.
     """
 
     name: ClassVar[str]
@@ -62,8 +62,7 @@ class TaskSet(ABC):
     def example(self, seed: int) -> Task:
         """The problem of one worked example, of the training split; `example_messages` solves it.
 
-        The default takes a seed from the top of the 32-bit range.  Override it to keep examples
-        apart by content.
+        The default takes a seed from the top of the 32-bit range.  Override it to keep examples apart by content.
         """
         return self.task(2**32 - 1 - check_seed(seed), "train")
 

@@ -19,11 +19,11 @@ from toolstep.envs.types import EpisodeRecord, Task, Turn
 class CalculatorTasks(ProceduralTasks):
     """Arithmetic problems with one right number.
 
-    Level 1: `874 - 404`, two operands of two or three digits.  Level 2: two or three operators,
-    parentheses, decimals. Level 3: stories of several steps, fractions and powers.
+    Level 1: `874 - 404`, two operands of two or three digits.  Level 2: two or three operators, parentheses, decimals.
+    Level 3: stories of several steps, fractions and powers.
 
-    The answer's last number is compared as a rational number.  Where the exact result has no finite
-    decimal (17/3), its rounding to 4 or more decimals is right too.
+    The answer's last number is compared as a rational number.  Where the exact result has no finite decimal (17/3), its
+    rounding to 4 or more decimals is right too.
     """
 
     name: ClassVar[str] = "toolstep/Calculator-v0"

@@ -55,8 +55,8 @@ def result_of(record: EpisodeRecord, name: str, arguments: Mapping[str, Any]) ->
 def example_messages(tasks: TaskSet, k: int, seed: int = 0) -> tuple[Message, ...]:
     """K solved episodes: user, assistant with calls, tool, ..., assistant with the answer; no system message.
 
-    Each is a different problem of the training split, solved by the set's oracle with the set's real
-    tools.  The result is a pure function of the arguments, so that every row shares the prefix.
+    Each is a different problem of the training split, solved by the set's oracle with the set's real tools.  The result
+    is a pure function of the arguments, so that every row shares the prefix.
 
     Raises:
         NoOracle: the set cannot solve its tasks.

@@ -19,9 +19,8 @@ def content_hash(text: str) -> int:
 class Draw:
     """A stream of draws that `key` alone decides.
 
-    The key goes through `numpy.random.SeedSequence`, so neighbouring seeds give unrelated streams.
-    NumPy guarantees the raw stream of a bit generator but not the methods of `Generator` (NEP 19), hence
-    the arithmetic here.
+    The key goes through `numpy.random.SeedSequence`, so neighbouring seeds give unrelated streams.  NumPy guarantees
+    the raw stream of a bit generator but not the methods of `Generator` (NEP 19), hence the arithmetic here.
     """
 
     def __init__(self, *key: int | str) -> None:

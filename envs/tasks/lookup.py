@@ -28,9 +28,9 @@ from toolstep.envs.types import EpisodeRecord, Task, Turn
 class LookupTasks(ProceduralTasks):
     """Questions about an invented world of twenty documents, drawn anew for each task.
 
-    `search` shows ids and titles only, `read` shows a document: the answer is in no title, so at least
-    two turns are needed.  Level 1 needs one document, level 2 two (the first names the second), level 3
-    three in a chain, or two whose years are compared.
+    `search` shows ids and titles only, `read` shows a document: the answer is in no title, so at least two turns are
+    needed.  Level 1 needs one document, level 2 two (the first names the second), level 3 three in a chain, or two
+    whose years are compared.
 
     A number must be the answer's last one.  A word must stand in the answer, and no other word of its kind.
     """

@@ -35,9 +35,8 @@ def slice_of(key: str) -> Literal["example", "test", "train"]:
 class ProceduralTasks(TaskSet):
     """A task set that draws its problems.
 
-    `level` is 1, 2 or 3, or None for a level drawn for each seed.  The hash of a problem's key decides
-    its split and the draw is repeated until it falls into the one that was asked for: the splits cannot
-    overlap, whatever the seeds.
+    `level` is 1, 2 or 3, or None for a level drawn for each seed.  The hash of a problem's key decides its split and
+    the draw is repeated until it falls into the one that was asked for: the splits cannot overlap, whatever the seeds.
     """
 
     levels: tuple[int, ...] = (1, 2, 3)

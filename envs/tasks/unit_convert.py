@@ -52,8 +52,8 @@ _SUMMABLE = tuple(f for f in _FAMILIES if "kelvins" not in f)
 class UnitConvertTasks(ProceduralTasks):
     """Unit conversions.
 
-    Level 1: whole numbers of everyday units.  Level 2: decimals, more units.  Level 3: the sum of two or
-    three measurements in different units, for which a calculator is on offer too.
+    Level 1: whole numbers of everyday units.  Level 2: decimals, more units.  Level 3: the sum of two or three
+    measurements in different units, for which a calculator is on offer too.
 
     The answer's last number is right to 4 significant digits, a temperature to one decimal.
     """

@@ -1,7 +1,7 @@
 """Tools: making them, checking what a model passes to them, running them.
 
-Importing this is cheap: pydantic and griffe are loaded with the first tool that is made of a function, the
-event loop and worker processes with the first call that needs them.
+Importing this is cheap: pydantic and griffe are loaded with the first tool that is made of a function, the event loop
+and worker processes with the first call that needs them.
 """
 
 from toolstep.envs.tools.encode import NotJSONError

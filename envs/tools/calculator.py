@@ -1,8 +1,7 @@
 """A calculator that is exact where it can be, and that no expression can hang or escape from.
 
-The expression is read by a parser of its own: there is no name, attribute or call in its grammar but the
-constants and functions listed here, so nothing has to be forbidden.  Sizes are checked before a number is
-made, not after.
+The expression is read by a parser of its own: there is no name, attribute or call in its grammar but the constants and
+functions listed here, so nothing has to be forbidden.  Sizes are checked before a number is made, not after.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ _TOKEN = re.compile(
 def evaluate(expression: str) -> Value:
     """The value of `expression`: a Fraction where it is exact, else a finite float.
 
-    `+ - * / // % **`, `^` (a power), `!`, percent (`20%`), parentheses, constants and functions; digit
-    groups (`1,000`) and typographic operators are read as they are meant.
+    `+ - * / // % **`, `^` (a power), `!`, percent (`20%`), parentheses, constants and functions; digit groups (`1,000`)
+    and typographic operators are read as they are meant.
 
     Raises:
         CalculatorError: with a message for the model to read.

@@ -1,7 +1,7 @@
 """Values against JSON schemas: harmless slips are mended, everything else is told.
 
-`prepare` mends what pydantic cannot see or would let pass; `check` is the whole check, for schemas without a
-pydantic model behind them.  Both walk the same schemas, in which `inline` has resolved the references.
+`prepare` mends what pydantic cannot see or would let pass; `check` is the whole check, for schemas without a pydantic
+model behind them.  Both walk the same schemas, in which `inline` has resolved the references.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def _refuse(word: str) -> Any:
 def prepare(arguments: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
     """`arguments` for pydantic: JSON text decoded where a list or object is wanted.
 
-    Raises MismatchError for a boolean in the place of a number, which pydantic reads as 0 or 1, and for
-    numbers that are not finite.
+    Raises MismatchError for a boolean in the place of a number, which pydantic reads as 0 or 1, and for numbers that
+    are not finite.
     """
     problems: list[Problem] = []
     prepared: dict[str, Any] = _prepare(arguments, schema, (), problems)
@@ -137,10 +137,9 @@ def _only(schema: Any, kind: str) -> Mapping[str, Any]:
 def check(arguments: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
     """`arguments` with harmless slips mended ("5" and 5.0 for an integer, JSON text for a list).
 
-    Knows type, enum, const, required, properties, additionalProperties, items, prefixItems, anyOf, oneOf (as
-    anyOf), allOf and the bounds of numbers, lengths and sizes.  `pattern` and `format` are left to the tool:
-    a pattern from elsewhere run on text from a model can take for ever.  Raises MismatchError with all
-    problems.
+    Knows type, enum, const, required, properties, additionalProperties, items, prefixItems, anyOf, oneOf (as anyOf),
+    allOf and the bounds of numbers, lengths and sizes.  `pattern` and `format` are left to the tool: a pattern from
+    elsewhere run on text from a model can take for ever.  Raises MismatchError with all problems.
     """
     problems: list[Problem] = []
     checked: dict[str, Any] = _check(arguments, schema, (), problems)

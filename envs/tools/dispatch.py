@@ -16,8 +16,7 @@ CLOSE_PATIENCE = 2.0  # seconds
 
 
 class Lane(Protocol):
-    """Where jobs run.  None of these blocks for long; `start`, `stop` and `settle` are called by one thread at a
-    time."""
+    """Where jobs run.  Nothing here blocks for long; one thread at a time calls `start`, `stop` and `settle`."""
 
     def room(self) -> bool: ...
     def start(self, job: Job) -> None: ...
@@ -30,8 +29,8 @@ class Lane(Protocol):
 class Dispatcher:
     """The calls under way of one executor.
 
-    Whoever waits for calls drives them: a thread in `drive`, and, once a turn was submitted that nobody waits for,
-    a daemon thread of its own, which also calls each turn's `done`.
+    Whoever waits for calls drives them: a thread in `drive`, and, once a turn was submitted that nobody waits for, a
+    daemon thread of its own, which also calls each turn's `done`.
 
     Locks: `_driving` (one thread starts and stops jobs at a time) is taken before `board.wake` (the state of jobs),
     never after it; `done` is called with neither.

@@ -19,8 +19,7 @@ _FIELD = re.compile(r"^\s*:\w+[^:\n]*:", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Documentation:
-    """`text` is everything before the first section; `parameters` maps names (no asterisks) to
-    descriptions."""
+    """`text` is everything before the first section; `parameters` maps names (no asterisks) to descriptions."""
 
     text: str = ""
     parameters: dict[str, str] = field(default_factory=dict)

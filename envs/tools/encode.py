@@ -1,7 +1,7 @@
 """What a tool returned, as text.
 
-Standard library only and without imports of our own: `worker.py` loads this file by its path, so that a
-worker process starts in milliseconds and imports nothing but the tool itself.
+Standard library only and without imports of our own: `worker.py` loads this file by its path, so that a worker process
+starts in milliseconds and imports nothing but the tool itself.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class NotJSONError(TypeError):
 def encode(value: Any) -> str:
     """`value` as a model reads it: a string as it is, anything else as JSON.
 
-    Falsy values are values: 0 is "0", "" is "", {} is "{}", None is "null".  Beyond JSON's own types it takes
-    tuples, sets (sorted, because their order differs between processes), enums, dates, dataclasses, pydantic
-    models and numpy scalars and arrays.  Text is well-formed: see `well_formed`.
+    Falsy values are values: 0 is "0", "" is "", {} is "{}", None is "null".  Beyond JSON's own types it takes tuples,
+    sets (sorted, because their order differs between processes), enums, dates, dataclasses, pydantic models and numpy
+    scalars and arrays.  Text is well-formed: see `well_formed`.
 
-    Raises NotJSONError for other types, for NaN and infinity (JSON has no word for them, and null would hide
-    the difference), for circular values and for values nested too deeply.
+    Raises NotJSONError for other types, for NaN and infinity (JSON has no word for them, and null would hide the
+    difference), for circular values and for values nested too deeply.
     """
     if isinstance(value, str):
         return well_formed(value.value if isinstance(value, Enum) else str.__str__(value))

@@ -29,9 +29,9 @@ class Executor:
     max_abandoned: how many threads may be left behind by tools that overran; beyond it every call to a
         "thread" tool fails at once with `tool_error`, until some of them have ended.
 
-    How long a step can take: a call that waits for a free thread or process starts its clock when it starts.
-    So a step of n thread calls takes at most ceil(n / num_threads) x timeout; the same holds for processes,
-    plus their start.  "inline" tools run in the caller and have no deadline, because nothing can stop them.
+    How long a step can take: a call that waits for a free thread or process starts its clock when it starts.  So a step
+    of n thread calls takes at most ceil(n / num_threads) x timeout; the same holds for processes, plus their start.
+    "inline" tools run in the caller and have no deadline, because nothing can stop them.
 
     One executor may be used from several threads; their calls share the room, first come, first served.  After a fork
     the child starts anew.
@@ -60,10 +60,9 @@ class Executor:
     def run(self, calls: Sequence[BoundCall], *, timeout: float) -> list[ToolResult]:
         """Result i answers call i, whatever finishes first.
 
-        Each call has min(tool.timeout, timeout) seconds from its start; one that overruns answers
-        TOOL_TIMEOUT, and everything else that goes wrong in it TOOL_ERROR.  Never raises for what a tool
-        does.  Ctrl-C while waiting raises KeyboardInterrupt after every call has been stopped; the executor
-        can be used again.
+        Each call has min(tool.timeout, timeout) seconds from its start; one that overruns answers TOOL_TIMEOUT, and
+        everything else that goes wrong in it TOOL_ERROR.  Never raises for what a tool does.  Ctrl-C while waiting
+        raises KeyboardInterrupt after every call has been stopped; the executor can be used again.
         """
         batch = self._batch(calls, timeout, "run")
         try:
@@ -77,10 +76,10 @@ class Executor:
     def start(self, calls: Sequence[BoundCall], *, timeout: float, done: Done) -> Batch:
         """Begin the calls of a turn and return; `done(results)` is called exactly once when all have answered.
 
-        Results and deadlines are those of `run`.  "inline" calls run here and now.  Where nothing else is left by
-        then, `done` is called before this returns, by the caller's thread, and what it raises is raised here.
-        Otherwise it is called by a thread of the executor, which watches the deadlines too: it should be quick.  What
-        it raises there is raised, chained, by the next `start`, `run` or `close`.
+        Results and deadlines are those of `run`.  "inline" calls run here and now.  Where nothing else is left by then,
+        `done` is called before this returns, by the caller's thread, and what it raises is raised here.  Otherwise it
+        is called by a thread of the executor, which watches the deadlines too: it should be quick.  What it raises
+        there is raised, chained, by the next `start`, `run` or `close`.
 
         Where this raises by itself (a closed executor, Ctrl-C in an inline tool) `done` is never called.
         Returns what `cancel` takes.
@@ -137,12 +136,10 @@ class Executor:
             raise RuntimeError(f"Executor: `done` of {len(found)} started turn(s) failed, first: {first}") from cause
 
     def close(self) -> None:
-        """Stop all threads, the event loop and all processes; may be called again.  Takes at most a few
-        seconds.
+        """Stop all threads, the event loop and all processes; may be called again.  Takes at most a few seconds.
 
-        Calls under way answer TOOL_ERROR, and `done` of their turns has been called when this returns.
-        A thread whose tool still hangs cannot be ended; it is a daemon and never keeps the interpreter from
-        exiting.
+        Calls under way answer TOOL_ERROR, and `done` of their turns has been called when this returns.  A thread whose
+        tool still hangs cannot be ended; it is a daemon and never keeps the interpreter from exiting.
         """
         self._closed = True
         self._finalizer()

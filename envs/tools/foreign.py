@@ -11,12 +11,10 @@ from toolstep.envs.tools.inline import inline
 
 
 class SchemaSignature:
-    """The counterpart of `FunctionSignature` for a JSON schema: arguments are checked and passed on as
-    keywords.
+    """The counterpart of `FunctionSignature` for a JSON schema: arguments are checked and passed on as keywords.
 
-    `schema` is the given one with $refs inlined.  JSON schema allows what it does not mention; here a
-    property that is not listed is refused unless the schema says otherwise, because a model that invents an
-    argument must hear of it.
+    `schema` is the given one with $refs inlined.  JSON schema allows what it does not mention; here a property that is
+    not listed is refused unless the schema says otherwise, because a model that invents an argument must hear of it.
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
@@ -32,8 +30,7 @@ class SchemaSignature:
         self.description = ""
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments with harmless slips mended; raises `check.Mismatch`es as ArgumentError in
-        `validate`."""
+        """The arguments with harmless slips mended; raises `check.Mismatch`es as ArgumentError in `validate`."""
         return check(dict(arguments), self.schema)
 
     def spread(self, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:

@@ -1,5 +1,4 @@
-"""JSON schemas without `$ref`: chat templates show them to a model as they are, and none resolves
-references."""
+"""JSON schemas without `$ref`: chat templates show them to a model as they are, and none resolves references."""
 
 from __future__ import annotations
 
@@ -16,12 +15,11 @@ _DEFINITIONS = ("$defs", "definitions")
 
 
 def inline(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of `schema` with each local `$ref` written out and every `title` (a keyword, not a property)
-    removed.
+    """A copy of `schema` with each local `$ref` written out and every `title` (a keyword, not a property) removed.
 
-    A definition that contains itself is written out MAX_REPEATS times; below that stands only its type (or {}
-    where it has none) and its description, and so does every reference beyond the first MAX_REFERENCES.  A
-    reference that leads nowhere, or out of the document, becomes {}: anything goes.
+    A definition that contains itself is written out MAX_REPEATS times; below that stands only its type (or {} where it
+    has none) and its description, and so does every reference beyond the first MAX_REFERENCES.  A reference that leads
+    nowhere, or out of the document, becomes {}: anything goes.
     """
     result = _Inliner(schema).walk(schema, ())
     return result if isinstance(result, dict) else {}

@@ -96,8 +96,7 @@ class Job:
 
 
 def invoke(tool: Tool, arguments: dict[str, Any]) -> ToolResult:
-    """Call the tool here and now; whatever it raises is its error, KeyboardInterrupt and SystemExit
-    included."""
+    """Call the tool here and now; whatever it raises is its error, KeyboardInterrupt and SystemExit included."""
     began = time.perf_counter()
     try:
         result = to_result(tool.call(**arguments))

@@ -23,9 +23,9 @@ AGAIN = 0.1  # seconds between two of them
 class LoopLane:
     """Every coroutine tool starts at once; at its deadline its task is cancelled.
 
-    A tool that blocks the loop itself (`time.sleep` in a coroutine) cannot be cancelled: the calls that run beside
-    it run into their deadlines as well.  Then the loop is left behind, its thread counts as abandoned, and calls that
-    it had no time to begin begin on a new one, with their whole time.
+    A tool that blocks the loop itself (`time.sleep` in a coroutine) cannot be cancelled: the calls that run beside it
+    run into their deadlines as well.  Then the loop is left behind, its thread counts as abandoned, and calls that it
+    had no time to begin begin on a new one, with their whole time.
     """
 
     PATIENCE = 0.2  # seconds that a loop may take to answer before it counts as blocked
@@ -153,8 +153,7 @@ class _Host:
 class _DaemonThreads(ThreadPoolExecutor):
     """What `asyncio.to_thread` runs on: a daemon thread for each call.
 
-    asyncio's own pool has few threads, so that calls would queue, and the interpreter waits for them when it
-    exits.
+    asyncio's own pool has few threads, so that calls would queue, and the interpreter waits for them when it exits.
     """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:

@@ -43,8 +43,7 @@ class MismatchError(ValueError):
         return CallStatus.UNEXPECTED_ARGUMENT if "unexpected" in top else CallStatus.WRONG_TYPE
 
     def message(self, name: str, schema: Mapping[str, Any]) -> str:
-        """For the model: field, expectation and value of the first problems; the arguments where names are
-        wrong."""
+        """For the model: field, expectation and value of the first problems; the arguments where names are wrong."""
         told = "; ".join(f"{place(p.path)}: {p.text}" for p in self.problems[:MAX_PROBLEMS])
         more = len(self.problems) - MAX_PROBLEMS
         text = f"{name}: {told}" + (f" (and {more} more)" if more > 0 else "")
@@ -88,8 +87,7 @@ def place(path: Path) -> str:
 
 
 def show(value: Any) -> str:
-    """A value that the model sent: scalars as JSON, shortened; of lists and objects the size, never the
-    contents."""
+    """A value that the model sent: scalars as JSON, shortened; of lists and objects the size, never the contents."""
     if isinstance(value, Mapping):
         keys = listing([shorten(str(key), MAX_SHOWN) for key in list(value)[:8]])
         return f"an object with {len(value)} keys" + (f" ({keys}{', ...' if len(value) > 8 else ''})" if keys else "")

@@ -34,8 +34,8 @@ class WorkerError(RuntimeError):
 class Worker:
     """One Python process in a session of its own.  It serves one call after the other, until it is killed.
 
-    A plain child process, not a `multiprocessing` one: no server process stays behind, the main script is not
-    run again, and the process group is ours to kill.
+    A plain child process, not a `multiprocessing` one: no server process stays behind, the main script is not run
+    again, and the process group is ours to kill.
     """
 
     def __init__(self) -> None:
@@ -73,8 +73,7 @@ class Worker:
         return self._process is not None and not self._killed and not _has_exited(self._process)
 
     def call(self, request: bytes, job: Job) -> dict[str, Any]:
-        """The answer to a pickled request; starts the job's clock when the tool is loaded.  Raises
-        WorkerError."""
+        """The answer to a pickled request; starts the job's clock when the tool is loaded.  Raises WorkerError."""
         self._number += 1
         self._send(struct.pack(">Q", self._number) + request)
         answer = self._receive()
@@ -215,8 +214,7 @@ class ProcessSlot(Slot):
 
 
 class ProcessLane(ThreadLane):
-    """At most `limit` worker processes, each with a thread that waits for it; both start when they are
-    needed."""
+    """At most `limit` worker processes, each with a thread that waits for it; both start when they are needed."""
 
     slot_type = ProcessSlot
 

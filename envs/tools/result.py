@@ -49,11 +49,10 @@ def to_result(value: Any, seconds: float = 0.0) -> ToolResult:
 def limit_result(text: str, max_tokens: int, keep: Callable[[str, int], str]) -> str:
     """`text` cut to at most `max_tokens` tokens, the marker that says what is missing included.
 
-    `keep(text, n)` returns the longest beginning of `text` of at most n tokens (`ChatTemplate.keep`).  A text
-    that fits comes back unchanged; otherwise the beginning is kept and a last line names the number of
-    characters left out, so that half a JSON document is never mistaken for a whole one.  Where not even the
-    marker fits, the result is as much of "[cut]" as does.  The cost does not grow with a text beyond 128
-    characters a token.
+    `keep(text, n)` returns the longest beginning of `text` of at most n tokens (`ChatTemplate.keep`).  A text that fits
+    comes back unchanged; otherwise the beginning is kept and a last line names the number of characters left out, so
+    that half a JSON document is never mistaken for a whole one.  Where not even the marker fits, the result is as much
+    of "[cut]" as does.  The cost does not grow with a text beyond 128 characters a token.
     """
     if max_tokens < 0:
         raise ValueError(f"limit_result: max_tokens must be >= 0, got {max_tokens}")

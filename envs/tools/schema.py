@@ -1,5 +1,4 @@
-"""From a function's signature and docstring to a JSON schema of its arguments, and from arguments to its
-parameters."""
+"""From a function's signature and docstring to a JSON schema of its arguments, and from arguments to its parameters."""
 
 from __future__ import annotations
 
@@ -28,10 +27,9 @@ _KEPT: dict[tuple[Any, ...], FunctionSignature] = {}
 class FunctionSignature:
     """The parameters of one function as a model sees them.
 
-    `schema` is the JSON schema of the arguments ($defs inlined, no titles, no additional properties);
-    `description` is the docstring's text.  `bind` validates with pydantic; `spread` turns validated arguments
-    into a Python call.  `skip_first` leaves out the first parameter: the `self` of a method that is not bound
-    yet.
+    `schema` is the JSON schema of the arguments ($defs inlined, no titles, no additional properties); `description` is
+    the docstring's text.  `bind` validates with pydantic; `spread` turns validated arguments into a Python call.
+    `skip_first` leaves out the first parameter: the `self` of a method that is not bound yet.
 
     Raises ToolSchemaError for a function whose signature cannot be read or expressed.
     """
@@ -91,8 +89,7 @@ class FunctionSignature:
         return _first_line(error)
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Validated values of the parameters that were given; the function's own defaults stand for the
-        others.
+        """Validated values of the parameters that were given; the function's own defaults stand for the others.
 
         Raises MismatchError.
         """

@@ -1,7 +1,7 @@
 """Calls on daemon threads of our own.
 
-The pools of `concurrent.futures` join their threads when the interpreter exits, so that one hanging tool
-would keep the process from ever ending; these do not.
+The pools of `concurrent.futures` join their threads when the interpreter exits, so that one hanging tool would keep the
+process from ever ending; these do not.
 """
 
 from __future__ import annotations
@@ -51,11 +51,10 @@ class Slot:
 
 
 class ThreadLane:
-    """At most `limit` jobs at once, each on a thread; threads start when they are first needed and are used
-    again.
+    """At most `limit` jobs at once, each on a thread; threads start when they are first needed and are used again.
 
-    A job that overruns keeps its thread: the thread is abandoned, another takes its place, and it ends when
-    its tool returns.
+    A job that overruns keeps its thread: the thread is abandoned, another takes its place, and it ends when its tool
+    returns.
     """
 
     slot_type: type[Slot] = Slot
@@ -93,8 +92,7 @@ class ThreadLane:
         job.begin()
 
     def release(self, slot: Slot, job: Job, result: ToolResult) -> bool:
-        """A slot has finished: its result is there and it is free, in one step.  False: it is not needed any
-        more."""
+        """A slot has finished: its result is there and it is free, in one step.  False: it is not needed any more."""
         with self._wake:
             self._stopped.pop(job, None)
             keep = self._busy.pop(job, None) is slot and not self._closed

@@ -42,16 +42,15 @@ class Tool:
 
     name, description: what the model sees.
     parameters: JSON schema of the arguments; references are inlined, so that any chat template can show it.
-    run_in: where the executor runs it.  "inline": in the caller, for what is instant and trusted (nothing
-    stops it).
-        "async": on the executor's event loop; cancelled at its deadline.  "thread": on a daemon thread; one
-        that overruns is left behind, because nothing can stop a thread.  "process": in a worker process,
-        killed with all its children at the deadline; the function must be importable.
+    run_in: where the executor runs it.  "inline": in the caller, for what is instant and trusted (nothing stops it).
+        "async": on the executor's event loop; cancelled at its deadline.  "thread": on a daemon thread; one that
+        overruns is left behind, because nothing can stop a thread.  "process": in a worker process, killed with all its
+        children at the deadline; the function must be importable.
     timeout: seconds that one call may take; None: the executor's.
     function: what is called.
 
-    Two tools are equal only if they are the same object.  A tool can be pickled and copied if its function
-    can; one that is a name in an importable module travels as that name.
+    Two tools are equal only if they are the same object.  A tool can be pickled and copied if its function can; one
+    that is a name in an importable module travels as that name.
     """
 
     name: str
@@ -90,8 +89,7 @@ class Tool:
         run_in: RunIn | None = None,
         timeout: float | None = None,
     ) -> Tool:
-        """A tool from a JSON schema of its arguments; `function` is called with the checked arguments as
-        keywords.
+        """A tool from a JSON schema of its arguments; `function` is called with the checked arguments as keywords.
 
         The schema is a plain JSON schema of type "object", as MCP and OpenAPI carry it.
         """
@@ -114,12 +112,10 @@ class Tool:
         }
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Validated Python values for `arguments`, keyed by parameter; parameters that were left out stay
-        out.
+        """Validated Python values for `arguments`, keyed by parameter; parameters that were left out stay out.
 
-        Lax where a model errs without harm ("5", 5.0 and "5.0" for an integer, JSON text for a list or
-        object), strict otherwise (True is no number, "1,000" is none, infinity is none).  Raises
-        ArgumentError, nothing else.
+        Lax where a model errs without harm ("5", 5.0 and "5.0" for an integer, JSON text for a list or object), strict
+        otherwise (True is no number, "1,000" is none, infinity is none).  Raises ArgumentError, nothing else.
         """
         try:
             return self.signature.bind(arguments)
@@ -191,8 +187,7 @@ def tool(
     run_in: RunIn | None = None,
     timeout: float | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """Make a tool of a typed function; its docstring (Google, NumPy or Sphinx style) describes it to the
-    model.
+    """Make a tool of a typed function; its docstring (Google, NumPy or Sphinx style) describes it to the model.
 
     >>> @tool(run_in="inline")
     ... def add(a: int, b: int = 1) -> int:
@@ -207,9 +202,8 @@ def tool(
     >>> add.call(**add.bind({"a": "2"}))
     3
 
-    `run_in` is "async" for coroutine functions and "thread" for others unless it is given.  A method
-    decorated in its class becomes a tool of each object.  Raises ToolSchemaError where the signature cannot
-    be turned into a schema.
+    `run_in` is "async" for coroutine functions and "thread" for others unless it is given.  A method decorated in its
+    class becomes a tool of each object.  Raises ToolSchemaError where the signature cannot be turned into a schema.
     """
     if fn is None:
         return lambda function: _from_function(function, name, description, run_in, timeout)
@@ -265,8 +259,7 @@ def _from_function(
 
 
 def _is_method(function: Any) -> bool:
-    """Whether this is a function in the body of a class, to be bound later: `self` is not the model's to
-    give."""
+    """Whether this is a function in the body of a class, to be bound later: `self` is not the model's to give."""
     if not inspect.isfunction(function):
         return False
     holder = function.__qualname__.rpartition(".")[0]

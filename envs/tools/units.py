@@ -1,8 +1,7 @@
 """Unit conversion over a list of known units.
 
-pint does the conversion but never reads what a model wrote: its parser evaluates expressions (`9**9**9`
-hangs it).  A name is looked up in the table below, and pint gets a float and a name of its own.  It is
-imported at the first call.
+pint does the conversion but never reads what a model wrote: its parser evaluates expressions (`9**9**9` hangs it).  A
+name is looked up in the table below, and pint gets a float and a name of its own.  It is imported at the first call.
 """
 
 from __future__ import annotations

@@ -26,9 +26,9 @@ class BoundCall:
 def resolve(call: ToolCall, tools: Mapping[str, Tool]) -> tuple[ToolCall, BoundCall | None]:
     """`call` with its status and error, and what to run; None where it cannot be run.
 
-    A malformed call (its status is not OK) comes back as it is.  Never raises, whatever the arguments are.  A
-    mismatch is one of UNKNOWN_TOOL, MISSING_ARGUMENT, UNEXPECTED_ARGUMENT and WRONG_TYPE
-    (ARGUMENTS_NOT_OBJECT for a call without decoded arguments), with a message for the model.
+    A malformed call (its status is not OK) comes back as it is.  Never raises, whatever the arguments are.  A mismatch
+    is one of UNKNOWN_TOOL, MISSING_ARGUMENT, UNEXPECTED_ARGUMENT and WRONG_TYPE (ARGUMENTS_NOT_OBJECT for a call
+    without decoded arguments), with a message for the model.
     """
     if call.status is not CallStatus.OK:
         return call, None

@@ -1,9 +1,8 @@
-"""The program of a worker process: load a function, call it, answer with text; again and again until its
-input ends.
+"""The program of a worker process: load a function, call it, answer with text; again and again until its input ends.
 
-Run as a script by `process.py`.  Standard library and `encode.py` only, so that it starts in milliseconds.
-Requests are pickles of our own; answers are JSON, because the code that runs here may be the one that must
-not be trusted.  A frame is its length in 8 bytes, big-endian, and its contents.
+Run as a script by `process.py`.  Standard library and `encode.py` only, so that it starts in milliseconds.  Requests
+are pickles of our own; answers are JSON, because the code that runs here may be the one that must not be trusted.  A
+frame is its length in 8 bytes, big-endian, and its contents.
 """
 
 from __future__ import annotations
@@ -70,8 +69,7 @@ def _call(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any],
 
 
 def _claim_pipes() -> tuple[IO[bytes], IO[bytes]]:
-    """Our pipes on file descriptors of their own: what a tool prints goes to stderr, and it reads from
-    nothing."""
+    """Our pipes on file descriptors of their own: what a tool prints goes to stderr, and it reads from nothing."""
     requests, replies = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -122,12 +120,10 @@ def _function_of(target: Any) -> Callable[..., Any]:
 
 
 class _Guard:
-    """While a tool runs, the end of the parent ends this process and its children, whatever the tool is
-    doing.
+    """While a tool runs, the end of the parent ends this process and its children, whatever the tool is doing.
 
-    The kernel sends SIGIO to the process group when the other end of the request pipe is closed; nothing
-    handles it, so that it kills even where Python never gets a turn.  Elsewhere than on Linux the worker
-    notices at its next read.
+    The kernel sends SIGIO to the process group when the other end of the request pipe is closed; nothing handles it, so
+    that it kills even where Python never gets a turn.  Elsewhere than on Linux the worker notices at its next read.
     """
 
     def __init__(self, descriptor: int) -> None:
