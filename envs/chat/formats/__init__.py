@@ -71,8 +71,8 @@ def detect_format(turns: Iterable[tuple[str, dict[str, Any]]], name: str, prompt
 
     turns: a template's renderings of a call, each with the call's arguments.  prompt: what the model writes behind.
 
-    Of several formats the one that would write the call so is taken, then one that leaves no text over, then one
-    whose thoughts the prompt opens.  Without the first, a reading counts only where marks frame the call.
+    Of several formats the one that would write the call so is taken, then one that leaves no text over, then one whose
+    thoughts the prompt opens.  Without the first, a reading counts only where marks frame the call.
     """
     best: tuple[tuple[bool, bool, bool], ToolCallFormat] | None = None
     for text, arguments in turns:

@@ -71,10 +71,12 @@ class ToolCallFormat(ABC):
     ) -> Turn:
         """The turn in `text`, which has no stop token.  Never raises, on any text.
 
-        finish: "length" where the sample was cut.  prompt_tail: the end of the prompt, which may have opened
-            a thought.
-        first_id: the number of the first call's id.
-        tools: the schemas of the tools on offer, for the types of arguments that are written as plain text.
+        Args:
+            text: what the model sampled.
+            finish: "length" where the sample was cut.
+            prompt_tail: the end of the prompt, which may have opened a thought.
+            first_id: the number of the first call's id.
+            tools: the schemas of the tools on offer, for the types of arguments that are written as plain text.
 
         Every attempted call is there, in the order written, malformed ones with a status and an error.
         """
@@ -97,8 +99,8 @@ class ToolCallFormat(ABC):
     def write(self, turn: Turn, *, prompt_tail: str = "", tools: Tools = ()) -> str:
         """The text that a model would sample for `turn` after a prompt that ends in `prompt_tail`.
 
-        `parse` reads the same turn from it.  Raises UnwritableTurn for one that this format cannot express: a
-        name with a line break where the name is a line, content that looks like a call, ...
+        `parse` reads the same turn from it.  Raises UnwritableTurn for one that this format cannot express: a name with
+        a line break where the name is a line, content that looks like a call, ...
         """
         text = self.write_turn(turn, prompt_tail, tools)
         cut = any(c.status is CallStatus.TRUNCATED for c in turn.calls)

@@ -22,8 +22,8 @@ _NEXT = "<|start|>assistant"
 class Harmony(ToolCallFormat):
     """`<|channel|>commentary to=functions.name <|constrain|>json<|message|>{...}`.
 
-    Messages on the channel `analysis` are thoughts, those without a recipient content.  The recipient may stand
-    in front of the channel too.  Arguments left out are an error: there is no text that could be an object.
+    Messages on the channel `analysis` are thoughts, those without a recipient content.  The recipient may stand in
+    front of the channel too.  Arguments left out are an error: there is no text that could be an object.
     """
 
     name: ClassVar[str] = "harmony"

@@ -1,6 +1,4 @@
-"""`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: Hermes, Qwen 2.5 and 3, MiniMind, SmolLM, Reka, and
-others.
-"""
+"""`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: Hermes, Qwen 2.5 and 3, MiniMind, SmolLM, Reka, ..."""
 
 from __future__ import annotations
 

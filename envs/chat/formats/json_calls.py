@@ -78,8 +78,8 @@ def call_with_arguments_at(
 ) -> tuple[Attempt, int]:
     """A call of `name` whose arguments are the JSON at `pos`, and where what follows it begins.
 
-    close: what ends a call, "" if nothing does.  It may be missing where the next call, which begins with
-    `opener`, or the end of the text follows.  fence: what may stand in front of `close`.
+    close: what ends a call, "" if nothing does.  It may be missing where the next call, which begins with `opener`, or
+    the end of the text follows.  fence: what may stand in front of `close`.
     """
     try:
         given = read_value(text, pos)

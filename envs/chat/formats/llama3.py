@@ -1,5 +1,4 @@
-"""Llama 3.1 and later: the turn is `{"name": ..., "parameters": {...}}`, with or without `<|python_tag|>`
-before it.
+"""Llama 3.1 and later: the turn is `{"name": ..., "parameters": {...}}`, with or without `<|python_tag|>` before it.
 
 Several calls are separated by semicolons.
 """
@@ -21,9 +20,7 @@ _LOOKS_LIKE_A_CALL = re.compile(r'\{\s*"(?:name|parameters|arguments|type|functi
 
 
 class Llama3JSON(ToolCallFormat):
-    """Bare JSON.  An object without a name, parameters or arguments is an answer, not a call; so is JSON in
-    prose.
-    """
+    """Bare JSON.  An object without a name, parameters or arguments is an answer, not a call; so is JSON in prose."""
 
     name: ClassVar[str] = "llama3_json"
     prefix: ClassVar[str] = ""
@@ -48,9 +45,7 @@ class Llama3JSON(ToolCallFormat):
         return any(key in value for key in ("name", *_KEYS))
 
     def _calls(self, text: str, pos: int, found: Scan) -> None:
-        """Objects from `pos` on; what cannot be read ends the turn, as nothing says where the next one
-        starts.
-        """
+        """Objects from `pos` on; what cannot be read ends the turn, as nothing says where the next one starts."""
         while (pos := skip_space(text, pos)) < len(text):
             try:
                 members, end = read_members(text, pos)

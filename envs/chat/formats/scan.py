@@ -95,9 +95,9 @@ def read_value(text: str, pos: int) -> Value:
 def _decode(text: str, start: int) -> tuple[Any, int]:
     """The value at `start`, and its end.  Raises BadJSON.
 
-    Python's decoder counts the lines in front of an error.  Many errors in one text would take time with the square
-    of its length, so a window of the text is decoded, and a larger one where it may have cut the value.  What cannot
-    be a value is turned away first: an exception of the decoder costs ten times as much.
+    Python's decoder counts the lines in front of an error.  Many errors in one text would take time with the square of
+    its length, so a window of the text is decoded, and a larger one where it may have cut the value.  What cannot be a
+    value is turned away first: an exception of the decoder costs ten times as much.
     """
     if text[start : start + 1] not in _FIRST:
         raise BadJSON(f"Expecting value, found {text[start : start + 20]!r}")
@@ -182,8 +182,8 @@ def _strings_or(needle: str) -> re.Pattern[str]:
 def call_end(text: str, pos: int, close: str, limit: int) -> tuple[int, bool]:
     """Where a call ends whose text from `pos` on cannot be read, and whether its closing tag stands there.
 
-    limit: where the next call begins, which the broken one must not swallow.  The first closing tag outside of
-    strings counts; without one the first at all.
+    limit: where the next call begins, which the broken one must not swallow.  The first closing tag outside of strings
+    counts; without one the first at all.
     """
     if text.find('"', pos, limit) >= 0:
         for m in _strings_or(close).finditer(text, pos, limit):

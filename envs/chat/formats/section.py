@@ -16,8 +16,8 @@ from toolstep.envs.types import CallStatus, ToolCall
 class SectionFormat(MarkedFormat):
     """`BEGIN call call END`.
 
-    begin, end: marks of the section, "" if there is none.  call_open: what each call begins with; one outside of
-    a section counts too.  An attempt of which no name could be read keeps all of its text, from `call_open` on.
+    begin, end: marks of the section, "" if there is none.  call_open: what each call begins with; one outside of a
+    section counts too.  An attempt of which no name could be read keeps all of its text, from `call_open` on.
     """
 
     begin: ClassVar[str] = ""

@@ -32,8 +32,8 @@ class Parameters:
     def read(self, tool: str, name: str, text: str) -> Any:
         """The value of an argument from its text.
 
-        A string stays as it was written ('007').  All other types are read as JSON, and kept as text if they
-        are none; so is a parameter that no schema describes.  Raises BadJSON for text that is no Unicode.
+        A string stays as it was written ('007').  All other types are read as JSON, and kept as text if they are none;
+        so is a parameter that no schema describes.  Raises BadJSON for text that is no Unicode.
         """
         types = self._types(tool, name)
         if types != {"string"}:

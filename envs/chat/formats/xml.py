@@ -16,9 +16,9 @@ from toolstep.envs.types import CallStatus, ToolCall
 class XMLFormat(SectionFormat):
     """`OPEN name HEAD_CLOSE (PARAMETER_OPEN key ... value PARAMETER_CLOSE)* CLOSE`.
 
-    head: matches the name (group 1) and what ends it.  parameter: matches an opening tag and its key (group 1).
-    Both must match a text in time linear in what they take.  trim: one such character at either end of a value
-    belongs to the markup.  `ToolCall.arguments` is the markup between head and `close`.
+    head: matches the name (group 1) and what ends it.  parameter: matches an opening tag and its key (group 1).  Both
+    must match a text in time linear in what they take.  trim: one such character at either end of a value belongs to
+    the markup.  `ToolCall.arguments` is the markup between head and `close`.
     """
 
     head: ClassVar[re.Pattern[str]]
