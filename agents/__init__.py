@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toolstep.agents.base import Agent, Completion, FinishReason, SamplingParams, TokenAgent
+    from toolstep.agents.batch import Sampled, run_batch
     from toolstep.agents.engine import Engine, EngineStats, UnsupportedModel
     from toolstep.agents.llm import LLMAgent
     from toolstep.agents.registry import AGENTS, make_agent
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "base": ("Agent", "Completion", "FinishReason", "SamplingParams", "TokenAgent"),
+    "batch": ("Sampled", "run_batch"),
     "engine": ("Engine", "EngineStats", "UnsupportedModel"),
     "llm": ("LLMAgent",),
     "registry": ("AGENTS", "make_agent"),
@@ -35,11 +37,13 @@ __all__ = [
     "OracleAgent",
     "RandomAgent",
     "ReplayAgent",
+    "Sampled",
     "SamplingParams",
     "TokenAgent",
     "UnsupportedModel",
     "load_model",
     "make_agent",
+    "run_batch",
 ]
 
 
