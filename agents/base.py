@@ -27,6 +27,8 @@ class SamplingParams:
     multiplied; CTRL, arXiv:1909.05858), frequency and presence penalty (subtracted once for a token in the window),
     `logit_bias` (id -> number added to its logit), temperature, top-k, top-p, min-p (tokens less probable than `min_p`
     times the most probable one are cut off; 0: off).
+
+    `top_logprobs`: so many of the most probable tokens are reported beside each sampled one.
     """
 
     temperature: float = 1.0
@@ -39,6 +41,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()
+    top_logprobs: int = 0
 
     def __post_init__(self) -> None:
         # Bounds beyond which logits in float32 would no longer be finite.
@@ -51,6 +54,7 @@ class SamplingParams:
             ("max_new_tokens", _WHOLE, lambda x: x >= 0, "a whole number >= 0"),
             ("min_p", _NUMBER, lambda x: 0 <= x <= 1, "a number in [0, 1] (0: off)"),
             ("presence_penalty", _NUMBER, lambda x: abs(x) <= 1e4, "a number in [-1e4, 1e4]"),
+            ("top_logprobs", _WHOLE, lambda x: x >= 0, "a whole number >= 0"),
             ("repetition_penalty", _NUMBER, lambda x: 1e-4 <= x <= 1e4, "a number in [1e-4, 1e4] (1: off)"),
         )
         for name, kinds, ok, expected in checks:
@@ -80,6 +84,9 @@ class Completion:
     logprobs: f32[T], log-probability of each id under the distribution that it was drawn from.
     model_logprobs: f32[T], the same under the plain model (temperature 1, whole vocabulary, no penalty).
     weight_version: version of the weights that sampled the turn; goes up with every update.
+    top: for each id the most probable tokens in its place with their log-probabilities under the distribution that it
+    was drawn from, the best first; as many as `SamplingParams.top_logprobs` asks for, and no entries where it asks for
+    none.
     """
 
     token_ids: NDArray[np.int32]
@@ -87,6 +94,7 @@ class Completion:
     model_logprobs: NDArray[np.float32]
     finish_reason: FinishReason
     weight_version: int = 0
+    top: Sequence[Sequence[tuple[int, float]]] = ()
 
     def __post_init__(self) -> None:
         lengths = {len(self.token_ids), len(self.logprobs), len(self.model_logprobs)}

@@ -2,6 +2,6 @@
 
 from toolstep.agents.engine.attention import UnsupportedModel
 from toolstep.agents.engine.engine import Engine, EngineStats
-from toolstep.agents.engine.interface import Finished, Ticket, TokenEngine
+from toolstep.agents.engine.interface import Finished, Partial, RowFailed, Ticket, TokenEngine
 
-__all__ = ["Engine", "EngineStats", "Finished", "Ticket", "TokenEngine", "UnsupportedModel"]
+__all__ = ["Engine", "EngineStats", "Finished", "Partial", "RowFailed", "Ticket", "TokenEngine", "UnsupportedModel"]

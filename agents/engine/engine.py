@@ -19,7 +19,7 @@ from toolstep.agents.base import Completion, SamplingParams
 from toolstep.agents.engine.blocks import BlockPool
 from toolstep.agents.engine.contexts import Contexts
 from toolstep.agents.engine.drawing import draw
-from toolstep.agents.engine.interface import Finished, Ids, Ticket
+from toolstep.agents.engine.interface import Finished, Ids, Partial, Ticket
 from toolstep.agents.engine.packed import PackedModel
 from toolstep.agents.engine.rows import Allow, Row, TokenBuffer, Turn, Until
 from toolstep.agents.engine.scheduler import Batch, Scheduler
@@ -213,11 +213,18 @@ class Engine:
             self.rewind(turn.row, turn.before[0])
             del turn.state.sampled[turn.before[1] :]
 
+    def partial(self, ticket: Ticket, first: int = 0) -> Partial:
+        """What a turn under way has sampled so far, from its id number `first` on; nothing for any other ticket."""
+        turn = self._tickets.get(ticket)
+        if turn is None:
+            return Partial([], [], [])
+        return Partial(turn.tokens[first:], turn.logprobs[first:], turn.top[first:])
+
     def step(self) -> list[Finished]:
         """Run one forward of everything that can be computed now; the turns that ended since the last call.
 
-        Raises FloatingPointError where the model's logits are not finite: the message names the row, nothing is lost,
-        and the turns are computed anew at the next call.
+        Raises RowFailed, a FloatingPointError, where the model's logits are not finite: it names the row, nothing is
+        lost, and the turns are computed anew at the next call.
         """
         done, self._done = self._done, []
         if self._tickets:

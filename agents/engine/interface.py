@@ -22,6 +22,22 @@ class Finished(NamedTuple):
     completion: Completion
 
 
+class RowFailed(FloatingPointError):
+    """No token can be sampled for `row`: the model's logits are not finite."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(f"row {row}: {reason}")
+        self.row = row
+
+
+class Partial(NamedTuple):
+    """Part of a turn, id by id; see `Completion`."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    top: list[list[tuple[int, float]]]
+
+
 @runtime_checkable
 class TokenEngine(Protocol):
     """Continuous batching over rows of token ids; a client of a remote server can implement it as well.

@@ -115,6 +115,7 @@ class Turn:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     model_logprobs: list[float] = field(default_factory=list)
+    top: list[list[tuple[int, float]]] = field(default_factory=list)
     finish: FinishReason | None = None
     version: int | None = None
 
@@ -125,4 +126,5 @@ class Turn:
             np.array(self.model_logprobs, np.float32),
             self.finish or "length",
             version if self.version is None else self.version,
+            list(self.top),
         )

@@ -24,11 +24,14 @@ _BLOCK = 256  # tokens
 
 
 class Choice(NamedTuple):
-    """tokens i64[n]; logprobs f32[n] of the distribution sampled from; model_logprobs f32[n] at T=1, untruncated."""
+    """tokens i64[n]; logprobs f32[n] of the distribution sampled from; model_logprobs f32[n] at T=1, untruncated;
+    top: for each row its most probable tokens and their logprobs (none unless asked for).
+    """
 
     tokens: NDArray[np.int64]
     logprobs: NDArray[np.float32]
     model_logprobs: NDArray[np.float32]
+    top: list[list[tuple[int, float]]]
 
 
 class NonFiniteLogits(ValueError):
@@ -137,7 +140,12 @@ def choose(
     logprobs = scores.gather(-1, tokens) - total
     model_logprobs = raw.gather(-1, tokens) - raw_total
     packed = torch.cat((tokens.double(), logprobs.double(), model_logprobs.double()), -1).cpu().numpy()
-    return Choice(packed[:, 0].astype(np.int64), packed[:, 1].astype(np.float32), packed[:, 2].astype(np.float32))
+    top: list[list[tuple[int, float]]] = [[] for _ in packed]
+    if params.top_logprobs:
+        best = torch.topk(scores - total, min(params.top_logprobs, scores.shape[1]), dim=-1)
+        top = [list(zip(*row, strict=True)) for row in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
+    chosen, of_choice, of_model = packed.T
+    return Choice(chosen.astype(np.int64), of_choice.astype(np.float32), of_model.astype(np.float32), top)
 
 
 def _constrain(scores: torch.Tensor, allowed: Sequence[NDArray[np.bool_] | None] | None) -> torch.Tensor:
