@@ -1,7 +1,8 @@
-"""What `toolstep audit` shows."""
+"""What `toolstep audit` reads and shows."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from rich.console import Console
@@ -21,6 +22,17 @@ _SAFE = {
     False: "NO: content became control tokens",
     None: "no tokenizer",
 }
+
+
+def variables(text: str | None) -> dict[str, Any]:
+    """The value of `--template-kwargs`.  Raises ValueError for what is no JSON object."""
+    try:
+        given = {} if text is None else json.loads(text)
+    except ValueError as e:
+        raise ValueError(f"--template-kwargs is not JSON ({e}): {text!r}") from e
+    if not isinstance(given, dict):
+        raise ValueError(f"--template-kwargs must be a JSON object of variables and their values, got {text!r}")
+    return given
 
 
 def document(audit: Audit, seconds: float) -> dict[str, Any]:

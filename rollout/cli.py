@@ -210,6 +210,9 @@ def audit(
     stop_token: Annotated[
         list[str] | None, typer.Option("--stop-token", help="Where generation stops; may be given more than once.")
     ] = None,
+    template_kwargs: Annotated[
+        str | None, typer.Option(help="""Variables of the template as JSON: '{"enable_thinking": false}'.""")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a model's chat template: is each observation delta what the template itself would write?
@@ -220,13 +223,17 @@ def audit(
         import time
 
         from toolstep.envs.chat.audit import audit_template
-        from toolstep.rollout.audit_view import document, print_audit
+        from toolstep.rollout.audit_view import document, print_audit, variables
         from toolstep.rollout.console import print_json
 
         start = time.perf_counter()
         text = None if chat_template is None else chat_template.read_text(encoding="utf-8")
         done = audit_template(
-            model, chat_template=text, stop_tokens=stop_token or None, tool_call_format=tool_call_format
+            model,
+            chat_template=text,
+            stop_tokens=stop_token or None,
+            tool_call_format=tool_call_format,
+            template_kwargs=variables(template_kwargs),
         )
         seconds = time.perf_counter() - start
         print_json(document(done, seconds)) if as_json else print_audit(done, seconds)

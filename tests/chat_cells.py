@@ -17,8 +17,6 @@ from toolstep.envs.chat.encoder import encoder_for
 from toolstep.envs.chat.formats import FORMATS
 
 CLOCK = datetime(2026, 11, 29, 12, 0, 0)
-# Templates with a known fault, which the fuzz leaves out: see tests/test_chat_fuzz_found.py.
-FAULTY = {"apertus-8b"}
 VOCABULARIES = ("minimind", "qwen-12k", "smollm2-12k", "mistral-spm-v3")
 
 

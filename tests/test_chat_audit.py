@@ -186,6 +186,18 @@ def test_template_from_a_file_and_its_stop_token(folder, tmp_path):
     assert "thoughts dropped when a user message arrives" in fixed.stdout
 
 
+def test_template_variables_are_given_as_json(folder, tmp_path):
+    demanding = "{%- if not ready %}{{ raise_exception('say that you are ready') }}{%- endif %}" + CHATML_HERMES
+    (tmp_path / "demanding.jinja").write_text(demanding)
+    args = [str(folder), "--chat-template", str(tmp_path / "demanding.jinja")]
+    refused = invoke(*args)
+    assert refused.exit_code == 2
+    assert "say that you are ready" in refused.stderr
+    given = invoke(*args, "--template-kwargs", '{"ready": true}')
+    assert given.exit_code == 0, given.output
+    assert "26 exact of 26 scenarios" in given.stdout
+
+
 def test_wrong_template_ends_with_1(folder, monkeypatch):
     _break(monkeypatch, "delta", lambda chat, s: replace(s, text=s.text[1:]))
     result = invoke(str(folder))
@@ -200,6 +212,8 @@ def test_wrong_template_ends_with_1(folder, monkeypatch):
         (["no-such-folder-anywhere"], "no tokenizer 'no-such-folder-anywhere'"),
         (["FOLDER", "--chat-template", "no-such-file.jinja"], "no-such-file.jinja"),
         (["FOLDER", "--tool-call-format", "hermes_jsn"], "did you mean 'hermes_json'"),
+        (["FOLDER", "--template-kwargs", "thinking=1"], "--template-kwargs is not JSON"),
+        (["FOLDER", "--template-kwargs", "[1]"], "must be a JSON object"),
     ],
 )
 def test_usage_errors_are_one_line(folder, args, message):

@@ -48,6 +48,26 @@ def test_private_use_characters_in_results_written_as_ascii_json():
     assert '"a\\udb80\\udc00b"' in text
 
 
+def test_content_that_begins_like_the_end_of_the_turn_is_not_taken_for_it():
+    """The template looks at the first result; the second is what stands in front of the turn's stop token."""
+    trims = OWN["roles"].replace("(m.content or '')", "((m.content | trim) if m.content else '-')")
+    chat = ChatTemplate(tiny_tokenizer(), chat_template=trims, stop_tokens=["<|im_end|>"])
+    new = [result(0, ""), result(1, "/tool_call><|")]
+    delta = chat.delta(HISTORY, Turn("", None, (call(0), call(1))), new, TOOLS, stop=None)
+    assert delta.inserted == "<|im_end|>"
+    assert delta.text.startswith("<|im_end|>\n<|im_start|>tool\n")
+
+
+def test_private_use_characters_are_no_marks_where_results_are_ascii_json():
+    """Rendered with marks, as it is once the template is known not to be traceable for such a message."""
+    chat = own("json-results")
+    content = "/tool_call><|\U000f0000"
+    chat._context._recalled = lambda key, write, sides: write(None)
+    delta = chat.delta(HISTORY, Turn("", None, (call(0),)), [result(0, content)], TOOLS, stop=None)
+    assert delta.inserted == "<|im_end|>"
+    assert delta.notes == ()
+
+
 @pytest.mark.parametrize("half", ["<|im_e", "im_end|>"])
 def test_half_a_stop_token_as_content_does_not_hide_the_close(half):
     """The second result makes the template trim, so that contents are looked up; the first is part of the close."""
@@ -62,10 +82,7 @@ def test_half_a_stop_token_as_content_does_not_hide_the_close(half):
     "said",
     [
         Turn("Let me see.", None, (call(1),)),
-        pytest.param(
-            Turn("", "A sum.", (call(1),)),
-            marks=pytest.mark.xfail(strict=False, reason="a thought that is written as content is no content here"),
-        ),
+        Turn("", "A sum.", (call(1),)),
     ],
 )
 def test_text_in_front_of_calls_is_part_of_the_turn(said):

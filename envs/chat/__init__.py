@@ -16,12 +16,14 @@ from toolstep.envs.chat.errors import (
     UnsupportedTokenizer,
 )
 from toolstep.envs.chat.segment import Segment
+from toolstep.envs.chat.strict import DeltaMismatch
 from toolstep.envs.chat.template import ChatTemplate
 from toolstep.envs.chat.tokenizer import load_tokenizer
 
 __all__ = [
     "ChatTemplate",
     "ChatTemplateError",
+    "DeltaMismatch",
     "MessageDropped",
     "NoChatTemplate",
     "Segment",

@@ -65,7 +65,8 @@ class ContextWriter:
         calls = [(c.name, c.id) for c in turn.calls]
         schemas = [dict(t) for t in tools]
         constants: list[Any] = [schemas, dict(kwargs)]
-        text = bool(turn.content)
+        # A thought that the template can't write apart from the content stands in the content.
+        text = bool(turn.content or (turn.reasoning and not writer.writes_thoughts))
         if fallback is None:
             new = answers(new, calls)
         else:

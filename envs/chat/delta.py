@@ -50,8 +50,8 @@ class DeltaWriter:
         self._tokens = tokens
         self.stops = stops
         self.header = self._find_header(kwargs)
-        self._turns = Turns(render, kwargs)
         self._thought_marks = self._find_thought_marks(kwargs)
+        self._turns = Turns(render, kwargs, thoughts=self.writes_thoughts)
 
     # ------------------------------------------------------------------ the delta
     def delta(

@@ -47,14 +47,17 @@ class ControlTokens:
         """Positions from `pos` on at which a token could begin."""
         return (m.start() for m in self._head.finditer(text, pos))
 
-    def find_all(self, text: str) -> list[str]:
-        """Tokens in `text` from left to right, none overlapping another."""
-        out, end = [], 0
+    def spans(self, text: str) -> Iterator[Span]:
+        """Where tokens stand in `text`, from left to right, none overlapping another."""
+        end = 0
         for pos in self.heads(text, 0):
             if pos >= end and (token := self.at(text, pos)) is not None:
-                out.append(token)
                 end = pos + len(token)
-        return out
+                yield pos, end
+
+    def find_all(self, text: str) -> list[str]:
+        """The tokens at `spans`."""
+        return [text[a:b] for a, b in self.spans(text)]
 
 
 class Encoder:

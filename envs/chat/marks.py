@@ -38,7 +38,9 @@ class Marker:
         self.required: list[int] = []
         if not plain:
             used = set(taken)
-            free = (chr(c) for c in range(0xF0000, 0xFFFFD) if chr(c) not in used)
+            # Nor dumped as ASCII JSON, from which `find` takes the marks back.
+            private = map(chr, range(0xF0000, 0xFFFFD))
+            free = (c for c in private if c not in used and json.dumps(c)[1:-1] not in taken)
             self._open, self._middle, self._close = next(free), next(free), next(free)
 
     def wrap(self, text: str, *, required: bool = True, at: int = -1) -> str:

@@ -128,7 +128,7 @@ class Known:
             if self.contents:
                 return m.role
             calls = ((self._label(safe_name(c.name)), self._label(c.id)) for c in m.tool_calls)
-            return m.role, bool(m.content), *calls
+            return m.role, bool(m.content), bool(m.reasoning), *calls
         if m.role == "tool" and not self.contents:
             return m.role, *self._labels(m)
         return (*self._shape(m, HISTORY)[:1], *self._labels(m), self._answers(HISTORY, m.content))

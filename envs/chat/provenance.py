@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from toolstep.envs.chat.encoder import ControlTokens
 from toolstep.envs.chat.errors import MessageDropped, TemplateRejects, UnsafeContent
 from toolstep.envs.chat.holes import Hole, shown
-from toolstep.envs.chat.marks import Marker, Span
+from toolstep.envs.chat.marks import Found, Marker, Span
 from toolstep.envs.chat.render import Renderer
 from toolstep.envs.chat.watched import Trace, Watched
 from toolstep.envs.chat.watcher import Watcher, revealed
@@ -159,10 +159,11 @@ def marked(
         required = frozenset(marker.required)
         body = tuple(s for s, n in zip(found.spans, found.order, strict=True) if n in required)
         return Written(raw, spans, body)
-    located = _locate(raw, [marker.texts[n] for n in marker.required], after) if in_order else ()
     harmless = not any(tokens.find_all(t) for t in marker.texts)
-    if located is not None and harmless and tokens.find_all(raw) == tokens.find_all(found.text):
-        return Written(raw, (), located, notes=("the template's output depends on the content",))
+    if harmless and tokens.find_all(raw) == tokens.find_all(found.text):
+        located = _locate(raw, marker, found, tokens, after) if in_order else ()
+        if located is not None:
+            return Written(raw, (), located, notes=("the template's output depends on the content",))
     if any(not marker.texts[n].strip() for n in marker.required):
         raise MessageDropped(
             "the template writes no message for an empty content, so that what was asked would go unanswered (I13)"
@@ -196,16 +197,23 @@ def _refuse_repeated(text: str, given: Any, marked_texts: Sequence[str], tokens:
         _refuse_repeated(text, [*given, *given.values()], marked_texts, tokens)
 
 
-def _locate(raw: str, contents: Sequence[str], after: str) -> tuple[Span, ...] | None:
+def _locate(raw: str, marker: Marker, found: Found, tokens: ControlTokens, after: str) -> tuple[Span, ...] | None:
     """Spans of contents, or of how much the template writes of them, in a rendering that could not be marked.
 
-    None where one is not written at all.
+    It has the control tokens of the marked one, `found`: each content stands behind as many of them in both, so that
+    one which begins like the template's own text is not taken for that.  None where one is not written at all.
     """
+    ends = [b for _, b in tokens.spans(raw)]
+    marked_ends = [b for _, b in tokens.spans(found.text)]
+    starts = dict(zip(found.order, (a for a, _ in found.spans), strict=True))
     pos = raw.find(after) + len(after) if after and after in raw else 0
     spans = []
-    for core in (c.strip() for c in contents):
+    for number in marker.required:
+        core = marker.texts[number].strip()
         if not core:
             continue
+        if passed := bisect_right(marked_ends, starts.get(number, 0)):
+            pos = max(pos, ends[passed - 1])
         length = len(core)
         if raw.find(core, pos) < 0:  # the longest beginning that is there
             length = bisect_left(range(length), True, key=lambda n: raw.find(core[: n + 1], pos) < 0)

@@ -56,10 +56,13 @@ def _kept_name(name: Any) -> Any:
 
 
 class Turns:
-    """Writes stand-in turns, and earlier messages in short.  Immutable after construction."""
+    """Writes stand-in turns, and earlier messages in short.  Immutable after construction.
 
-    def __init__(self, render: Renderer, kwargs: Mapping[str, Any]):
-        self._render = render
+    thoughts: whether the template writes thoughts apart from the content; if not, a thought is text of the turn.
+    """
+
+    def __init__(self, render: Renderer, kwargs: Mapping[str, Any], *, thoughts: bool):
+        self._render, self._thoughts = render, thoughts
         self._orders: dict[tuple[int, bool], list[Shape]] = {}
         self._history: dict[bool, Shape] = {}
         for calls in (1, 2):
@@ -84,7 +87,8 @@ class Turns:
         if m["role"] == "assistant":
             if not m.get("tool_calls"):
                 return {"role": "assistant", "content": "ok"}
-            shape = self._history[bool(m.get("content"))]
+            text = m.get("content") or (m.get("reasoning_content") and not self._thoughts)
+            shape = self._history[bool(text)]
             # A template that takes one call a turn refuses more of them in the history too.
             calls = m["tool_calls"][:1] if self._one_call else m["tool_calls"]
             return {
