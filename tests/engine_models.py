@@ -39,6 +39,86 @@ FAMILIES = (
     "qwen2_moe",
     "qwen3_moe",
 )
+_MAMBA = {"mamba_n_heads": 6, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 8}
+_LINEAR = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 12,
+}
+_SHARED = {
+    "num_hidden_layers": 4,
+    "num_kv_shared_layers": 2,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "sliding_window": 7,
+    "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": VOCABULARY,
+}
+# Families that cannot be packed: recurrent and hybrid state, shared keys and values, attention of their own.
+CACHED: dict[str, dict[str, Any]] = {
+    "mamba": {**_COMMON, "hidden_size": 48, "num_hidden_layers": 2, "state_size": 8},
+    "mamba2": {
+        **_COMMON,
+        "hidden_size": 48,
+        "num_hidden_layers": 2,
+        "state_size": 8,
+        "num_heads": 6,
+        "head_dim": 16,
+        "n_groups": 1,
+        "chunk_size": 8,
+    },
+    "jamba": {
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+        "num_experts": 4,
+        "mamba_d_state": 8,
+        "mamba_dt_rank": 4,
+        "use_mamba_kernels": False,
+    },
+    "bamba": {**_MAMBA, "attn_layer_indices": [1]},
+    "falcon_h1": {**_MAMBA, "mamba_d_ssm": 96},
+    "granitemoehybrid": {
+        **_MAMBA,
+        "layer_types": ["mamba", "attention"],
+        "num_local_experts": 0,
+        "shared_intermediate_size": 64,
+    },
+    "lfm2": {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False},
+    "qwen3_next": {
+        **_LINEAR,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32,
+    },
+    "qwen3_5_text": _LINEAR,
+    "gemma3n_text": {
+        **_SHARED,
+        "laurel_rank": 8,
+        "altup_num_inputs": 2,
+        "activation_sparsity_pattern": [0.0] * 4,
+    },
+    "minimax": {"layer_types": ["linear_attention", "full_attention"], "num_local_experts": 4, "block_size": 8},
+    "llama4_text": {
+        "layer_types": ["chunked_attention", "full_attention"],
+        "attention_chunk_size": 16,
+        "num_local_experts": 4,
+        "intermediate_size_mlp": 64,
+        "no_rope_layers": [1, 0],
+    },
+    "rwkv": {
+        **_COMMON,
+        "hidden_size": 48,
+        "num_hidden_layers": 2,
+        "attention_hidden_size": 48,
+        "intermediate_size": 64,
+        "context_length": 512,
+    },
+    "bloom": {**_COMMON, "hidden_size": 48, "n_head": 4, "n_layer": 2},
+}
 _EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 
 
@@ -49,6 +129,8 @@ def model(family: str = "llama", seed: int = 0, **changes: Any) -> Any:
     torch.manual_seed(seed)
     if family == "gpt2":
         options = {**_COMMON, "n_embd": 48, "n_head": 4, "n_layer": 2, "n_positions": 512}
+    elif family in CACHED:
+        options = CACHED[family] if "hidden_size" in CACHED[family] else {**_LLAMA_LIKE, **CACHED[family]}
     else:
         options = dict(_LLAMA_LIKE)
         if family == "mistral":
@@ -67,7 +149,7 @@ def model(family: str = "llama", seed: int = 0, **changes: Any) -> Any:
     with torch.no_grad():
         for name, parameter in made.named_parameters():
             if parameter.ndim == 2:
-                parameter.mul_(1.5 if "embed" in name or "wte" in name else 6.0)
+                parameter.mul_(1.5 if "embed" in name or "wte" in name else 3.0 if family in CACHED else 6.0)
     return made
 
 

@@ -258,15 +258,6 @@ def test_the_model_is_left_as_it_was() -> None:
     check(engine, model.eval(), 0, turn, [], SamplingParams())  # no dropout while it sampled
 
 
-@pytest.mark.parametrize("family", ["mamba", "bloom"])
-def test_a_model_that_cannot_be_packed_is_refused_with_a_reason(family: str) -> None:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    config = AutoConfig.for_model(family, vocab_size=50, hidden_size=16, num_hidden_layers=1, n_head=2)
-    with pytest.raises(UnsupportedModel, match="cannot run in the rollout engine: it"):
-        Engine(AutoModelForCausalLM.from_config(config), max_context=32)
-
-
 def test_a_model_with_a_hidden_state_is_found_out() -> None:
     model = em.model()
     plain = model.model.layers[0].mlp.forward

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,7 +21,10 @@ class BlockPool:
     and `0 * garbage` could be NaN.
 
     limit: most blocks there may be; None: no limit.
+    sharing: where a context may go on from another's cells: at any of them, at the end of a prompt, or nowhere.
     """
+
+    sharing: Literal["anywhere", "ends", "nowhere"] = "anywhere"
 
     def __init__(self, size: int = 32, limit: int | None = None) -> None:
         self.size = size

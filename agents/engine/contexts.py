@@ -69,7 +69,7 @@ class Contexts:
             )
         if source.turn is not None:
             raise ValueError(f"fork: row {row} has a turn under way (ticket {source.turn.ticket})")
-        tree, trunk = self.tree, source.leaf
+        tree, trunk = self.tree, source.leaf if self.tree.pool.sharing != "nowhere" else None
         if trunk is not None:
             trunk.frozen = True
             source.leaf = tree.hold(tree.add(trunk, trunk.end))

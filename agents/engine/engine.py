@@ -16,11 +16,10 @@ import torch
 from numpy.typing import NDArray
 
 from toolstep.agents.base import Completion, SamplingParams
-from toolstep.agents.engine.blocks import BlockPool
+from toolstep.agents.engine.cached import suited
 from toolstep.agents.engine.contexts import Contexts
 from toolstep.agents.engine.drawing import draw
 from toolstep.agents.engine.interface import Finished, Ids, Partial, Ticket
-from toolstep.agents.engine.packed import PackedModel
 from toolstep.agents.engine.rows import Allow, Row, TokenBuffer, Turn, Until
 from toolstep.agents.engine.scheduler import Batch, Scheduler
 from toolstep.agents.engine.spans import SpanTree
@@ -77,25 +76,23 @@ class Engine:
         for name, value in (("kv_tokens", kv_tokens), ("max_running", max_running), ("block", block), ("chunk", chunk)):
             if value is not None and value < 1:
                 raise ValueError(f"Engine: {name} must be a positive number, got {value}")
-        self.packed = PackedModel(model, max_context, pack)
+        self.packed = suited(model, max_context, pack, verify)
         limit = None if kv_tokens is None else kv_tokens // block
         if limit is not None and limit < 2:
             raise ValueError(f"Engine: kv_tokens must hold two blocks of {block} tokens at least, got {kv_tokens}")
-        self.pool = BlockPool(block, limit)
+        self.pool = self.packed.pool(block, limit)
         # One block to spare: a context in two spans may fill neither one's last block.
         self._max_context = (
             self.packed.max_context if limit is None else min(self.packed.max_context, (limit - 1) * block)
         )
         tokens = chunk or (512 if self.packed.device.type == "cpu" else 4096)
-        self.scheduler = Scheduler(SpanTree(self.pool), tokens, share_min, max_running)
+        self.scheduler = Scheduler(SpanTree(self.pool), self.packed.quota(tokens), share_min, max_running)
         self.contexts = Contexts(self.scheduler, self.packed.vocabulary)
         self.weight_version = 0
         self._stats = EngineStats()
         self._tickets: dict[Ticket, Turn] = {}
         self._next = 0
         self._done: list[Finished] = []
-        if verify:
-            self.packed.verify()
 
     @property
     def max_context(self) -> int:
@@ -317,11 +314,12 @@ class Engine:
         place = {feed: i for i, feed in enumerate(wanted)}
         logits = None
         if batch.feeds:
+            replayed = self.packed.replayed
             logits = self.packed.forward(self.pool, batch.feeds, wanted)
             for span, first, count in batch.feeds:
                 span.filled = max(span.filled, first + count)
             self._stats.forwards += 1
-            self._stats.fed += sum(feed.length for feed in batch.feeds)
+            self._stats.fed += sum(feed.length for feed in batch.feeds) + self.packed.replayed - replayed
             for span, feed in batch.kept:
                 span.logits = logits[place[feed]].clone()
         if not batch.wants:

@@ -134,6 +134,9 @@ class SpanTree:
 
         Cells that are still to be computed count in frozen spans: whoever needs them first computes them.
         """
+        if self.pool.sharing == "nowhere":
+            return None, 0
+        ends = self.pool.sharing == "ends"
         best: Span | None = None
         length = 0
         level: set[Span] | list[Span] = self.roots
@@ -144,6 +147,8 @@ class SpanTree:
                     continue
                 known = span.ids.view() if span.frozen else span.ids.view()[: span.filled]
                 reach = span.start + common_prefix(known, ids[span.start :])
+                if ends and not (span.frozen and reach == span.end):
+                    continue
                 # Of equals the frozen one: its last logits are kept.
                 if reach > at or (reach == at and longest is not None and span.frozen and not longest.frozen):
                     longest, at = span, reach
