@@ -166,23 +166,29 @@ def test_a_budget_counts_whole_caches() -> None:
     """With a budget nothing is shared, so all caches together are never longer than it; the samples are the same."""
     params = SamplingParams(max_new_tokens=30)
     tight, free = Engine(HYBRID, kv_tokens=160, block=8), Engine(HYBRID, share_min=4)
-    prompt = em.ids(0, 20)
     results = []
-    longest = 0
-    for engine in (tight, free):
-        for row in range(6):
-            engine.start(row, row)
-            engine.submit(row, prompt, params)
-        done = {}
+    longest = [0]
+
+    def finish(engine: Engine) -> dict[int, list[int]]:
+        pool, done = engine.pool, {}
+        assert isinstance(pool, StatePool)
         while engine.busy:
             done |= {f.row: f.completion.token_ids.tolist() for f in engine.step()}
             if engine is tight:
-                longest = max(longest, sum(state.length for state in engine.pool.states.values()))  # type: ignore[attr-defined]
-        engine.fork(0, [9], [1])
-        done[9] = engine.generate([9], params)[0].token_ids.tolist()
-        results.append(done)
+                longest.append(sum(state.length for state in pool.states.values()))
+        return done
+
+    for engine in (tight, free):
+        for row in range(6):
+            engine.start(row, row)
+            engine.submit(row, em.ids(0, 20), params)
+        done = finish(engine)
+        engine.fork(0, range(10, 14), range(4))
+        for row in range(10, 14):
+            engine.submit(row, (), params)
+        results.append(done | finish(engine))
     assert results[0] == results[1]
-    assert 100 < longest <= 160
+    assert 100 < max(longest) <= 160
     assert tight.stats.preemptions > 0
     assert (tight.stats.shared, free.stats.shared) == (0, 5 * 20)
 
