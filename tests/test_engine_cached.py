@@ -183,6 +183,10 @@ def test_a_budget_counts_whole_caches() -> None:
             engine.start(row, row)
             engine.submit(row, em.ids(0, 20), params)
         done = finish(engine)
+        for row in range(1, 6):
+            engine.release(row)
+        engine.submit(0, (), SamplingParams(max_new_tokens=1))
+        done |= finish(engine)
         engine.fork(0, range(10, 14), range(4))
         for row in range(10, 14):
             engine.submit(row, (), params)
