@@ -85,9 +85,9 @@ def tensors(cache: Any) -> list[torch.Tensor]:
 
 def _kind(leaf: Any) -> Hashable:
     if isinstance(leaf, torch.Tensor):
-        return (tuple(leaf.shape), leaf.dtype, leaf.device) if leaf.ndim else leaf.item()
-    plain: Hashable = leaf if isinstance(leaf, (bool, int, float, str)) else type(leaf)
-    return plain
+        return (tuple(leaf.shape), leaf.dtype, leaf.device) if leaf.ndim else str(leaf.item())
+    plain: Any = leaf if isinstance(leaf, (bool, int, float, str)) else type(leaf)
+    return str(plain)
 
 
 def _parts(x: Any) -> dict[Any, Any] | None:
