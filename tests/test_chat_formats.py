@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import time
 
 import hypothesis.strategies as st
 import pytest
+from chat_hostile import hostile, marks, repeated
 from hypothesis import given, settings
 from shared import shared
 
@@ -161,6 +163,7 @@ _PIECES = [
     "<tool_call>", "</tool_call>", "<think>", "</think>", "<|python_tag|>", '{"name": "f", "arguments": ', "{", "}",
     '"', "\\", ",", ":", ";", "null", "NaN", "-Infinity", "1e999", "9" * 5000, "\ud800", '"\\ud800"', "[" * 3000,
     "[", "]", "\x00",
+    "[f(a=", 'f(a="x")', "f\n", "to=functions.f", "<|message|>", "call:f{",
     '{"a":' * 1500, '{"name": ["x"]}', '{"name": {}}', '"\\u', "\n", " ", "\u2028", "```json", "'", "//", "<|im_end|>",
 ]  # fmt: skip
 
@@ -171,7 +174,7 @@ def test_no_text_makes_the_parser_raise(name):
 
     @settings(max_examples=80, deadline=None)
     @given(
-        st.lists(st.sampled_from([*_PIECES, *_marks(form)]) | st.text(max_size=8), max_size=9).map("".join),
+        st.lists(st.sampled_from([*_PIECES, *marks(form)]) | st.text(max_size=8), max_size=9).map("".join),
         st.sampled_from(["stop", "length"]),
         st.sampled_from(["", "<think>\n", "x"]),
     )
@@ -260,33 +263,33 @@ def test_unknown_format_names_the_nearest():
 @pytest.mark.parametrize("name", [n for n in FORMATS if n not in ("minimind", "phi4_mini", "apriel")])  # subclasses
 def test_time_to_read_grows_no_faster_than_the_text(name):
     form = FORMATS[name]
-    at_50k, worst = max((_seconds(form, piece, 50_000), piece) for piece in _adversarial(form))
-    at_50k = min(at_50k, _seconds(form, worst, 50_000))
-    at_200k = min(_seconds(form, worst, 200_000) for _ in range(2))
-    assert at_200k < 8 * at_50k + 0.002, f"{at_200k / at_50k:.1f} times as long for four times the text: {worst!r}"
-    assert at_200k < 2.0  # alone on a core: 0.02 to 0.15
+    for text in [*_costly(form), *list(hostile(form))[::31]]:
+        growth = _growth(form, text, 1)
+        if growth > 6:
+            growth = _growth(form, text, 5)
+        assert growth < 7, f"{growth:.1f} times as long for four times the text: {text!r}"
 
 
-def _seconds(form, piece: str, length: int) -> float:
-    """The process's own time."""
-    text = (piece * (length // len(piece) + 1))[:length]
+def _growth(form, text: tuple[str, str], repeats: int) -> float:
+    """How much longer four times the text takes, of the process's own time."""
+    short, long = repeated(*text, 20_000), repeated(*text, 80_000)
+    gc.collect(0)
+    gc.disable()
+    try:
+        return min(_ms(form, long) for _ in range(repeats)) / (min(_ms(form, short) for _ in range(repeats)) + 0.1)
+    finally:
+        gc.enable()
+
+
+def _ms(form, text: str) -> float:
     started = time.process_time()
     form.parse(text)
-    return time.process_time() - started
+    return 1000 * (time.process_time() - started)
 
 
-def _marks(form) -> list[str]:
-    """Texts that mean something to a format."""
-    own = [getattr(form, k, "") for k in ("begin", "end", "call_open", "separator", "parameter_close", "close")]
-    own += [*getattr(form, "markers", ()), form.think_open, form.think_close]
-    if hasattr(form, "write_argument"):
-        own += [form.write_argument("k", "v"), form.write_argument("k", "v")[:8]]
-    return [*dict.fromkeys(m for m in own if m), "[f(a=", 'f(a="x")', "f\n", "to=functions.f", "<|message|>", "call:f{"]
-
-
-def _adversarial(form) -> list[str]:
+def _costly(form) -> list[tuple[str, str]]:
     """Texts which, repeated, have led parsers to read the same thing again and again."""
-    head = getattr(form, "call_open", _marks(form)[0])
+    head = getattr(form, "call_open", marks(form)[0])
     head += "f" + form.separator if hasattr(form, "separator") else ""
     alone = {
         "harmony": ['<|start|>assistant to=f<|channel|>x<|message|>{"a":"', "<|channel|>", "<|message|>"],
@@ -295,4 +298,5 @@ def _adversarial(form) -> list[str]:
         "lfm2_pythonic": [head + "[f(a=[", head + '[f(a="'],
         "gemma4": [head + "call:f{a:[", head + 'call:f{a:<|"|>'],
     }.get(form.name, ['{"name": "f"}', head + '["\\"', head + '{"a":'])
-    return [head, head + '"', head + '\\"', head + "[", head + "x", form.think_open, '"', "{", '\\"', "[[", *alone]
+    pieces = [head, head + '"', head + '\\"', head + "[", head + "x", form.think_open, '"', "{", '\\"', "[[", *alone]
+    return [("", p) for p in pieces]

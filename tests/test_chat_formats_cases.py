@@ -10,7 +10,7 @@ from toolstep.envs.chat.errors import UnwritableTurn
 from toolstep.envs.chat.formats import FORMATS, ToolCallFormat, get_format, register_format
 from toolstep.envs.chat.formats.hermes import HermesJSON
 from toolstep.envs.chat.formats.json_calls import call_object
-from toolstep.envs.chat.formats.scan import read_value
+from toolstep.envs.chat.formats.scan import is_open, read_value
 from toolstep.envs.types import CallStatus, ToolCall, Turn
 
 TOOLS = [
@@ -270,6 +270,38 @@ def test_value_longer_than_the_window_of_the_decoder_is_read_whole(length, body)
     text = body.replace("{}", ("1, " * length if body == "[{}7]" else "x" * length))
     value = read_value("  " + text + "tail", 2)
     assert (value.source, value.end) == (text, 2 + len(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "opened"),
+    [
+        ('{"a": "}', True),
+        ('{"a": "}"}', False),
+        ('{"a": "\\"}', True),
+        ('{"a": "\\\\"}', False),
+        ('["[", "]", "\\"["]', False),
+        ('"\\\\\\"', True),
+        ('[{"a": 1}', True),
+        ('{"a": 1}}', False),
+        ('\\" [', True),
+        ('\\" ', False),
+        (" \n", True),
+    ],
+)
+def test_text_is_open_inside_a_string_and_where_a_bracket_is_missing(text, opened):
+    assert is_open(text) is opened
+
+
+def test_closing_tag_inside_a_string_ends_no_broken_call_unless_there_is_no_other():
+    broken, good = '<tool_call>{"a" "</tool_call>"', '<tool_call>{"name": "f"}</tool_call>'
+    for text, arguments in (
+        (f"{broken}</tool_call>{good}", '{"a" "</tool_call>"'),
+        (f'<tool_call>{{"a" "</tool_call>{good}', '{"a" "'),  # the string closes in the next call, which must not go
+        (f'<tool_call>{{"a" "\\"</tool_call>" <</tool_call>{good}', '{"a" "\\"</tool_call>" <'),
+    ):
+        first, second = get_format("hermes_json").parse(text).calls
+        assert (first.status, first.arguments) == (CallStatus.INVALID_JSON, arguments)
+        assert (second.status, second.name) == (CallStatus.OK, "f")
 
 
 # ---------------------------------------------------------------------- formats of users' own

@@ -88,13 +88,13 @@ class ToolCallFormat(ABC):
             pos = self.thought(text, pos, found)
         if pos < len(text):
             self.scan(text, pos, finish, found)
-        calls = tuple(
-            ToolCall(f"call{first_id + i:05d}", a.name, a.arguments, a.parsed, a.status, a.error)
-            for i, a in enumerate(found.attempts)
-        )
+        calls = [
+            ToolCall(f"call{i:05d}", a.name, a.arguments, a.parsed, a.status, a.error)
+            for i, a in enumerate(found.attempts, first_id)
+        ]
         content = "\n".join(part for p in found.content if (part := p.strip()))
         reasoning = None if found.reasoning is None else "\n".join(found.reasoning)
-        return Turn(content, reasoning, calls)
+        return Turn(content, reasoning, tuple(calls))
 
     def write(self, turn: Turn, *, prompt_tail: str = "", tools: Tools = ()) -> str:
         """The text that a model would sample for `turn` after a prompt that ends in `prompt_tail`.
@@ -161,15 +161,18 @@ class MarkedFormat(ToolCallFormat):
         pattern = any_of((*self.markers, self.think_open, *self.frames))
         while pos < len(text):
             m = pattern.search(text, pos)
-            found.content.append(text[pos : m.start() if m else len(text)])
             if m is None:
+                found.content.append(text[pos:])
                 return
-            if m.group() == self.think_open:
+            mark, start = m.group(), m.start()
+            if start > pos:
+                found.content.append(text[pos:start])
+            if mark == self.think_open:
                 pos = self.thought(text, m.end(), found)
-            elif m.group() in self.frames:
+            elif mark in self.frames:
                 pos = m.end()
             else:
-                pos = self.read(text, m.end(), m.group(), found)
+                pos = self.read(text, m.end(), mark, found)
 
     @abstractmethod
     def read(self, text: str, pos: int, marker: str, found: Scan) -> int:

@@ -13,7 +13,7 @@ from toolstep.envs.types import CallStatus, ToolCall
 
 _CODE = "<|python_tag|>"
 _PART = re.compile(r">>>(?=[^\W\d][\w.\-]{0,127}(?:\n|\Z))")
-_RECIPIENT = re.compile(r"[^\W\d][\w.\-]{0,127}\Z")
+_HEAD = re.compile(r"[^\S\n]*+([^\W\d][\w.\-]{0,127}+)[^\S\n]*+(?:\n|\Z)")
 
 
 class FunctionaryV31(HeadedJSON):
@@ -44,12 +44,12 @@ class FunctionaryV32(ToolCallFormat):
         if text.startswith(">>>", pos):
             pos += 3
         while pos < len(text):
-            line = text.find("\n", pos)
-            head = text[pos : len(text) if line < 0 else line].strip()
-            if not _RECIPIENT.match(head):
+            m = _HEAD.match(text, pos)
+            if m is None:
                 found.content.append(text[pos:])
                 return
-            if line < 0:
+            head, line = m[1], m.end()
+            if line == len(text) and text[-1] != "\n":
                 status = CallStatus.TRUNCATED if finish == "length" else CallStatus.MALFORMED_MARKUP
                 found.bad(status, text[pos:], f"no arguments follow the recipient {head!r}")
                 return
@@ -58,7 +58,7 @@ class FunctionaryV32(ToolCallFormat):
                 found.content.append(text[line : m.start() if m else len(text)])
                 pos = m.end() if m else len(text)
                 continue
-            attempt, pos = call_with_arguments_at(text, line + 1, head, ">>>", ">>>")
+            attempt, pos = call_with_arguments_at(text, line, head, ">>>", ">>>")
             found.attempts.append(attempt)
 
     def write_content(self, content: str, before_calls: bool) -> str:

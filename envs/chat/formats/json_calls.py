@@ -20,6 +20,7 @@ from toolstep.envs.chat.formats.scan import (
 from toolstep.envs.types import CallStatus, ToolCall
 
 KEYS = ("arguments", "parameters")
+_KINDS = {list: "a list", type(None): "null", bool: "a boolean"}
 
 
 def call_from_members(
@@ -45,8 +46,7 @@ def call_with(name: str, given: Value) -> Attempt:
             error = f"the arguments are no object: {e}"
             return Attempt(name, given.source, status=CallStatus.ARGUMENTS_NOT_OBJECT, error=error)
     if not isinstance(value, dict):
-        kind = {list: "a list", type(None): "null", bool: "a boolean"}.get(type(value), "a number or text")
-        error = f"the arguments must be a JSON object, not {kind}"
+        error = f"the arguments must be a JSON object, not {_KINDS.get(type(value), 'a number or text')}"
         return Attempt(name, given.source, status=CallStatus.ARGUMENTS_NOT_OBJECT, error=error)
     return Attempt(name, given.source, value)
 

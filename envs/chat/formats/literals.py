@@ -27,6 +27,8 @@ class Literals(ABC):
         self.text = text
 
     def space(self, pos: int) -> int:
+        if not self.text[pos : pos + 1].isspace():  # mostly
+            return pos
         m = _SPACE.match(self.text, pos)
         return m.end() if m else pos
 

@@ -24,9 +24,11 @@ _LONG = re.compile(r'"""((?:[^"\\]|\\.|"(?!""))*+)"""' + "|" + r"'''((?:[^'\\]|\
 _ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _SIMPLE = {"\n": "", "\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t",
            "v": "\v"}  # fmt: skip
-# For finding the end of what cannot be read; a string that never closes takes the rest.
-_TOKEN = re.compile(
-    r"\"[^\"\\]*+(?:\\.[^\"\\]*+)*+(?:\"|\\?\Z)|'[^'\\]*+(?:\\.[^'\\]*+)*+(?:'|\\?\Z)|[(\[{]|[)\]}]", re.DOTALL
+# For finding the end of what cannot be read: runs of brackets; a string that never closes takes the rest.
+_BRACKETS = re.compile(
+    r"(?:[^\"'()\[\]{}]++|\"[^\"\\]*+(?:\\.[^\"\\]*+)*+(?:\"|\\?\Z)|'[^'\\]*+(?:\\.[^'\\]*+)*+(?:'|\\?\Z))*+"
+    r"(?:([(\[{]++)|([)\]}]++))",
+    re.DOTALL,
 )
 
 
@@ -47,9 +49,11 @@ class _Python(Literals):
 
 
 class _BadCall(Exception):
-    def __init__(self, status: CallStatus, message: str):
+    """A call cannot be read.  at: where its list goes on, between two elements; -1 where the text ends before."""
+
+    def __init__(self, status: CallStatus, message: str, at: int = -1):
         super().__init__(message)
-        self.status = status
+        self.status, self.at = status, at
 
 
 class Pythonic(ToolCallFormat):
@@ -103,7 +107,7 @@ def read_list(text: str, pos: int, found: Scan) -> int:
     try:
         attempts, end = _calls(_Python(text), pos)
     except _BadCall as e:
-        end = _list_end(text, pos)
+        end = _brackets_end(text, e.at, 1) if e.at >= 0 else -1
         status, error = (e.status, str(e)) if end > 0 else (CallStatus.TRUNCATED, f"the list of calls never ends: {e}")
         end = end if end > 0 else len(text)
         found.bad(status, text[pos:end], error)
@@ -119,26 +123,23 @@ def _calls(source: _Python, pos: int) -> tuple[list[Attempt], int]:
     while not text.startswith("]", pos):
         m = _CALL.match(text, pos)
         if m is None:
-            raise _BadCall(
-                CallStatus.MALFORMED_MARKUP, f"a call is written name(key=value), not {text[pos : pos + 40]!r}"
-            )
+            error = f"a call is written name(key=value), not {text[pos : pos + 40]!r}"
+            raise _BadCall(CallStatus.MALFORMED_MARKUP, error, pos)
         try:
             values, end = _keywords(source, m.end())
         except _BadCall as e:
-            closed = _list_end(text, m.end() - 1)
-            if closed > 0 and text[source.space(closed) : source.space(closed) + 1] not in (",", "]", ""):
-                raise _BadCall(
-                    CallStatus.MALFORMED_MARKUP, "there is more than a call in an element of the list"
-                ) from e
+            e.at = _brackets_end(text, m.end(), 1)
+            if e.at > 0 and text[source.space(e.at) : source.space(e.at) + 1] not in (",", "]", ""):
+                error = "there is more than a call in an element of the list"
+                raise _BadCall(CallStatus.MALFORMED_MARKUP, error, e.at) from e
             raise
         attempts.append(Attempt(m[1], text[m.end() : end - 1], values))
         pos = source.space(end)
         if text.startswith(",", pos):
             pos = source.space(pos + 1)
         elif not text.startswith("]", pos):
-            raise _BadCall(
-                CallStatus.MALFORMED_MARKUP, f"a comma or ] must stand where {text[pos : pos + 40]!r} stands"
-            )
+            error = f"a comma or ] must stand where {text[pos : pos + 40]!r} stands"
+            raise _BadCall(CallStatus.MALFORMED_MARKUP, error, pos)
     return attempts, pos + 1
 
 
@@ -165,13 +166,19 @@ def _keywords(source: _Python, pos: int) -> tuple[dict[str, Any], int]:
     return values, pos + 1
 
 
-def _list_end(text: str, pos: int) -> int:
-    """Behind the bracket that closes the one at `pos`; -1 if none does.  Kinds of brackets are not told apart."""
-    depth = 0
-    for m in _TOKEN.finditer(text, pos):
-        depth += (m.group() in "([{") - (m.group() in ")]}")
-        if depth <= 0:
-            return m.end()
+def _brackets_end(text: str, pos: int, depth: int) -> int:
+    """Behind the bracket that closes the last of `depth` that are open at `pos`; -1 if none does.
+
+    Kinds of brackets are not told apart.
+    """
+    while m := _BRACKETS.match(text, pos):
+        pos, closing = m.end(), m[2]
+        if closing is None:
+            depth += pos - m.start(1)
+        elif len(closing) >= depth:
+            return m.start(2) + depth
+        else:
+            depth -= len(closing)
     return -1
 
 

@@ -8,19 +8,28 @@ from __future__ import annotations
 import json
 import math
 import re
+from array import array
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from typing import Any, NoReturn
 
 from toolstep.envs.types import CallStatus
 
 MAX_DEPTH = 100  # deeper objects break other people's recursion: templates, validators, dumps
 MAX_DIGITS = 4000  # Python's own limit for conversion is 4300 digits, and it can be lowered
-_SPACE = re.compile(r"[ \t\n\r]*+")
-# A string, or what is left of the text if it never closes.  Possessive, so that no position is tried twice.
-_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'
-_STRING_OR_BRACKET = re.compile(rf"{_STRING}|[\[{{]|[\]}}]|\\.", re.DOTALL)
-_FIRST = frozenset('{["-0123456789tfnNI')  # what a value begins with; NaN and Infinity get a message of their own
+# Possessive, so that no position is tried twice; where they can, patterns take runs, so that Python acts once a run.
+_S = r"[ \t\n\r]*+"
+_SPACE = re.compile(_S)
+_OPEN_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+'  # a string without its closing quote
+_STRINGS = re.compile(rf'(?:{_OPEN_STRING}"|\\.)++', re.DOTALL)
+_NO_BRACKETS = re.compile(r"[^\[\]{}]++")
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: 1 and -1
+# What a value begins with; NaN and Infinity get a message of their own.
+_FIRST = r'(?:["\[{]|-?(?:[0-9]|Infinity)|true|false|null|NaN)'
+_BEGINS = re.compile(rf'\[{_S}(?:\]|{_FIRST})|\{{{_S}["}}]|(?![\[{{]){_FIRST}')
+_KEY = re.compile(rf'"([^"\\\x00-\x1f\ud800-\udfff]*+)"{_S}(:?){_S}')  # a key as most are written
+_GOES_ON = re.compile(rf"{_S}(?:(\}})|,{_S})")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -28,7 +37,7 @@ class BadJSON(ValueError):
     """The text at a position is not strict JSON."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Value:
     """A JSON value read from text: where it ends, and its source text."""
 
@@ -68,16 +77,10 @@ def skip_space(text: str, pos: int) -> int:
 
 def depth(source: str) -> int:
     """How deeply brackets outside of strings nest in the text of a JSON value."""
-    if len(source) <= MAX_DEPTH or source.count("[") + source.count("{") <= MAX_DEPTH:
+    if source.count("[") + source.count("{") <= MAX_DEPTH:
         return 0  # as good as the truth, and quick
-    deepest = now = 0
-    for m in _STRING_OR_BRACKET.finditer(source):
-        if m.group() in "[{":
-            now += 1
-            deepest = max(deepest, now)
-        elif m.group() in "]}":
-            now -= 1
-    return deepest
+    brackets = _NO_BRACKETS.sub("", _STRINGS.sub("", source))
+    return max(accumulate(array("b", brackets.encode().translate(_STEPS))), default=0)
 
 
 def read_value(text: str, pos: int) -> Value:
@@ -85,7 +88,7 @@ def read_value(text: str, pos: int) -> Value:
     start = skip_space(text, pos)
     value, end = _decode(text, start)
     source = text[start:end]
-    if depth(source) > MAX_DEPTH:
+    if end - start > MAX_DEPTH and depth(source) > MAX_DEPTH:
         raise BadJSON(f"the JSON is nested more than {MAX_DEPTH} deep")
     if ("\\u" in source or not source.isascii()) and has_surrogate(value):
         raise BadJSON("a lone surrogate is not text")
@@ -99,19 +102,21 @@ def _decode(text: str, start: int) -> tuple[Any, int]:
     its length, so a window of the text is decoded, and a larger one where it may have cut the value.  What cannot be a
     value is turned away first: an exception of the decoder costs ten times as much.
     """
-    if text[start : start + 1] not in _FIRST:
-        raise BadJSON(f"Expecting value, found {text[start : start + 20]!r}")
-    second = text[start + 1 : start + 2]
-    if text[start] == "[" and second not in _FIRST and second not in "] \t\n\r":
-        raise BadJSON(f"Expecting value, found {text[start + 1 : start + 21]!r}")
+    if _BEGINS.match(text, start) is None:
+        at = skip_space(text, start + 1) if text[start : start + 1] in ("[", "{") else start
+        what = "property name enclosed in double quotes" if text.startswith("{", start) else "value"
+        raise BadJSON(f"Expecting {what}, found {text[at : at + 20]!r}")
     size = 256
     while True:
         window = text[start : start + size]
         whole = start + size >= len(text)
         try:
-            value, end = _DECODER.raw_decode(window)
+            value, end = _DECODER.scan_once(window, 0)
         except BadJSON:
             raise
+        except StopIteration as e:
+            if whole or e.value < len(window) - 16:
+                raise BadJSON(f"Expecting value at character {e.value}") from e
         except json.JSONDecodeError as e:
             cut = e.msg.startswith("Unterminated") or e.pos > len(window) - 16  # no literal is longer
             if whole or not cut:
@@ -147,19 +152,24 @@ def read_members(text: str, pos: int) -> tuple[dict[str, Value], int]:
     if text.startswith("}", at):
         return members, at + 1
     while True:
-        key = read_value(text, at)
-        if not isinstance(key.value, str):
-            raise BadJSON(f"a key of an object is a string in double quotes, at character {at - start}")
-        at = skip_space(text, key.end)
-        if not text.startswith(":", at):
-            raise BadJSON(f"Expecting ':' delimiter at character {at - start}")
-        members[key.value] = member = read_value(text, at + 1)
-        at = skip_space(text, member.end)
-        if text.startswith("}", at):
-            return members, at + 1
-        if not text.startswith(",", at):
-            raise BadJSON(f"Expecting ',' delimiter at character {at - start}")
-        at = skip_space(text, at + 1)
+        if m := _KEY.match(text, at):
+            key, colon, at = m[1], m[2], m.end()
+        else:
+            read = read_value(text, at)
+            if not isinstance(read.value, str):
+                raise BadJSON(f"a key of an object is a string in double quotes, at character {at - start}")
+            key, at = read.value, skip_space(text, read.end)
+            colon = text[at : at + 1]
+            at += 1
+        if colon != ":":
+            raise BadJSON(f"Expecting ':' delimiter behind the key {key[:40]!r}")
+        members[key] = member = read_value(text, at)
+        m = _GOES_ON.match(text, member.end)
+        if m is None:
+            raise BadJSON(f"Expecting ',' delimiter at character {skip_space(text, member.end) - start}")
+        at = m.end()
+        if m[1]:
+            return members, at
 
 
 def item_starts(text: str, pos: int) -> list[int]:
@@ -175,8 +185,11 @@ def item_starts(text: str, pos: int) -> list[int]:
 
 
 @cache
-def _strings_or(needle: str) -> re.Pattern[str]:
-    return re.compile(rf"{_STRING}|\\.|(?P<hit>{re.escape(needle)})", re.DOTALL)
+def _up_to(needle: str) -> re.Pattern[str]:
+    """Matches what stands before the first `needle` outside of strings; a string that never closes takes the rest."""
+    first = re.escape(needle[0])
+    string = rf'{_OPEN_STRING}(?:"|\\?\Z)'
+    return re.compile(rf'(?:[^"\\{first}]++|{string}|\\.|(?!{re.escape(needle)}){first})*+', re.DOTALL)
 
 
 def call_end(text: str, pos: int, close: str, limit: int) -> tuple[int, bool]:
@@ -186,29 +199,18 @@ def call_end(text: str, pos: int, close: str, limit: int) -> tuple[int, bool]:
     counts; without one the first at all.
     """
     if text.find('"', pos, limit) >= 0:
-        for m in _strings_or(close).finditer(text, pos, limit):
-            if m["hit"]:
-                return m.start(), True
+        m = _up_to(close).match(text, pos, limit)
+        if m and text.startswith(close, m.end(), limit):
+            return m.end(), True
     at = text.find(close, pos, limit)
     return (limit, False) if at < 0 else (at, True)
 
 
 def is_open(text: str) -> bool:
     """Whether text that should hold JSON ends before it does: in a string, or with a bracket open."""
-    now = 0
-    for m in _STRING_OR_BRACKET.finditer(text):
-        if m.group() in "[{":
-            now += 1
-        elif m.group() in "]}":
-            now -= 1
-        elif m.group()[0] == '"' and (len(m.group()) < 2 or m.group()[-1] != '"' or _escaped_end(m.group())):
-            return True
-    return now > 0 or not text.strip()
-
-
-def _escaped_end(quoted: str) -> bool:
-    body = quoted[:-1]
-    return (len(body) - len(body.rstrip("\\"))) % 2 == 1
+    rest = _STRINGS.sub("", text)
+    opened, closed = rest.count("[") + rest.count("{"), rest.count("]") + rest.count("}")
+    return '"' in rest or opened > closed or not text.strip()
 
 
 def unreadable(text: str, at_end: bool) -> CallStatus:
