@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from toolstep.agents.engine.native import rows_kernel
+from toolstep.agents.engine.native import attention_kernel
 from toolstep.agents.engine.plan import Plan
 
 IMPLEMENTATION = "toolstep"
@@ -79,25 +79,26 @@ def attention(
     layer = getattr(module, "layer_idx", None)
     if layer is None or query.shape[0] != 1 or query.shape[2] != plan.blocks.shape[0]:
         raise UnsupportedModel(f"{type(module).__name__}: not a plain causal self-attention layer")
-    keys, values = plan.pool.write(layer, key[0], value[0], plan.blocks, plan.cells)
+    keys, values = plan.pool.tensors(layer, key[0], value[0])
     shape = _Shape(
         query.shape[-1] ** -0.5 if scaling is None else scaling,
         int(kwargs.get("sliding_window") or 0),
         kwargs.get("softcap"),
         kwargs.get("s_aux"),
     )
-    q = query[0]
-    n = len(plan.rows.positions)
+    q, k, v = query[0], key[0], value[0]
     out = q.new_empty(q.shape[1], q.shape[0], values.shape[3])
-    if n:
-        plain = shape.softcap is None and shape.sinks is None
-        kernel = rows_kernel(q, keys, values) if plain else None
-        if kernel is not None:
-            kernel(q[:, :n], keys, values, plan.rows, shape.scale, shape.window, out[:n])
-        else:
+    plain = shape.softcap is None and shape.sinks is None
+    kernel = attention_kernel(q, keys, values) if plain else None
+    if kernel is not None:
+        kernel.attention(plan, (q, k, v), (keys, values), shape.scale, shape.window, out)
+    else:
+        keys[plan.blocks, :, :, plan.cells] = k.transpose(0, 1)
+        values[plan.blocks, :, plan.cells] = v.transpose(0, 1)
+        if n := plan.singles:
             out[:n] = _rows(plan, q[:, :n].transpose(0, 1), keys, values, shape)
-    for index in range(len(plan.segments)):
-        _segment(plan, index, q, keys, values, shape, out)
+        for index in range(len(plan.segments)):
+            _segment(plan, index, q, keys, values, shape, out)
     return out.unsqueeze(0), None
 
 

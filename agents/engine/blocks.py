@@ -61,18 +61,14 @@ class BlockPool:
         for block in blocks:
             heapq.heappush(self._free, block)
 
-    def write(
-        self, layer: int, keys: torch.Tensor, values: torch.Tensor, blocks: torch.Tensor, cells: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the packed new tokens of a layer and return the layer's two tensors.
+    def tensors(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys [blocks, Hkv, D, size] and values [blocks, Hkv, size, Dv] of a layer, with room for all blocks in use.
 
-        keys [Hkv, T, D], values [Hkv, T, Dv]; blocks, cells i64[T].
+        keys [Hkv, T, D], values [Hkv, T, Dv]: new ones, for shapes and dtype.
         """
         pair = self._layers.get(layer)
         if pair is None or pair[0].shape[0] < self._made:
             pair = self._layers[layer] = self._grown(pair, keys, values)
-        pair[0][blocks, :, :, cells] = keys.transpose(0, 1)
-        pair[1][blocks, :, cells] = values.transpose(0, 1)
         return pair
 
     def _grown(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -43,12 +44,13 @@ class Segment(NamedTuple):
     blocks: torch.Tensor
 
 
-class Rows(NamedTuple):
-    """Single-token feeds, packed indices 0 .. n - 1: a table for each, one behind the other (`pointers` i32[n + 1])."""
+class Tables(NamedTuple):
+    """A table of blocks for each feed, one behind the other: that of feed f is pointers[f] .. pointers[f + 1] - 1."""
 
-    pointers: NDArray[np.int32]
+    pointers: NDArray[np.int32]  # [F + 1]
     table: Table
-    positions: NDArray[np.int32]  # [n] of the queries
+    feeds: NDArray[np.int32]  # [T] feed of each packed token
+    positions: NDArray[np.int32]  # [T]
 
 
 @dataclass
@@ -60,7 +62,8 @@ class Plan:
     blocks: torch.Tensor  # i64[T]
     cells: torch.Tensor  # i64[T]
     positions: torch.Tensor  # i64[T]
-    rows: Rows
+    tables: Tables
+    singles: int  # feeds of one token; they are packed first
     segments: list[Segment]
     masks: dict[tuple[int, int, int], torch.Tensor] = field(default_factory=dict)
     _readers: list[Readers] | None = None
@@ -74,7 +77,7 @@ class Plan:
         positions: list[NDArray[np.int64]] = []
         tables: list[Table] = []
         segments: list[Segment] = []
-        total = 0
+        total = singles = 0
         for span, first, count in feeds:
             index = np.arange(first, first + count)
             blocks.append(
@@ -83,37 +86,36 @@ class Plan:
             cells.append(index % size)
             positions.append(index + span.start)
             table = span.table(first + count, size)
+            tables.append(table)
             if count == 1:
-                tables.append(table)
+                singles += 1
             else:
                 ids = torch.from_numpy(table.blocks.astype(np.int64)).to(device)
                 segments.append(Segment(total, count, span.start + first, table, ids))
             total += count
-        n = len(tables)
-        lengths = [len(t.blocks) for t in tables]
-        joined = (
-            Table(*(np.concatenate(parts) for parts in zip(*tables, strict=True)))
-            if n
-            else Table(*(np.zeros(0, np.int32) for _ in range(3)))
-        )
         where = np.concatenate(positions)
-        rows = Rows(np.cumsum([0, *lengths], dtype=np.int32), joined, where[:n].astype(np.int32))
-        tensors = (torch.from_numpy(np.concatenate(blocks)), torch.from_numpy(np.concatenate(cells)))
-        return cls(
-            pool,
-            device,
-            tensors[0].to(device),
-            tensors[1].to(device),
-            torch.from_numpy(where).to(device),
-            rows,
-            segments,
+        joined = Tables(
+            np.cumsum([0, *(len(t.blocks) for t in tables)], dtype=np.int32),
+            Table(*(np.concatenate(parts) for parts in zip(*tables, strict=True))),
+            np.repeat(np.arange(len(feeds), dtype=np.int32), [feed.length for feed in feeds]),
+            where.astype(np.int32),
         )
+        index_tensors = (torch.from_numpy(np.concatenate(parts)).to(device) for parts in (blocks, cells))
+        return cls(pool, device, *index_tensors, torch.from_numpy(where).to(device), joined, singles, segments)
+
+    @cached_property
+    def addresses(self) -> tuple[int, ...]:
+        """Where compiled code finds blocks, cells, and the tables' pointers, blocks, fills, base, feeds, positions."""
+        pointers, table, feeds, positions = self.tables
+        tables = (array.ctypes.data for array in (pointers, *table, feeds, positions))
+        return self.blocks.data_ptr(), self.cells.data_ptr(), *tables
 
     def readers(self) -> list[Readers]:
-        """The rows' blocks: those with one reader, and those that several queries read, stacked."""
+        """The blocks of single tokens: those with one reader, and those that several queries read, stacked."""
         if self._readers is None:
-            table, n = self.rows.table, len(self.rows.positions)
-            query = np.repeat(np.arange(n), np.diff(self.rows.pointers))
+            n, pointers = self.singles, self.tables.pointers
+            table = Table(*(part[: pointers[n]] for part in self.tables.table))
+            query = np.repeat(np.arange(n), np.diff(pointers[: n + 1]))
             order = np.argsort(table.blocks, kind="stable")
             unique, begin, counts = np.unique(table.blocks[order], return_index=True, return_counts=True)
             self._readers = []
@@ -142,7 +144,7 @@ class Plan:
             cell = np.arange(self.pool.size)
             mask = cell < readers.fills[..., None]
             if window:
-                last = np.append(self.rows.positions, 0)[readers.queries.cpu().numpy()]
+                last = np.append(self.tables.positions[: self.singles], 0)[readers.queries.cpu().numpy()]
                 mask &= readers.base[:, None, None] + cell > last[..., None] - window
             self.masks[key] = torch.from_numpy(mask[:, None, :, None]).to(self.device)
         return self.masks[key]
