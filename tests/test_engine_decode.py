@@ -212,13 +212,13 @@ def test_the_compiled_attention_equals_the_plain_one(family: str, monkeypatch: p
     """Head and block sizes that the kernel takes; shared prompts, windows, several turns."""
     from toolstep.agents.engine import native
 
-    if native._kernel(16, 2, 32) is None:
+    if native.kernels(16, 2, 32) is None:
         pytest.skip("no C++ compiler")
     model = em.model(family, head_dim=16)
     turns = {}
     for name in ("compiled", "plain"):
         if name == "plain":
-            monkeypatch.setattr("toolstep.agents.engine.attention.rows_kernel", lambda *_: None)
+            monkeypatch.setattr("toolstep.agents.engine.attention.attention_kernel", lambda *_: None)
         engine = Engine(model)
         for row in range(5):
             engine.start(row, row)
