@@ -26,19 +26,55 @@ _LLAMA_LIKE = {
     "head_dim": 12,
     "max_position_embeddings": 512,
 }
-FAMILIES = (
-    "llama",
-    "qwen2",
-    "qwen3",
-    "gpt2",
-    "mistral",
-    "gemma2",
-    "gemma3_text",
-    "phi3",
-    "mixtral",
-    "qwen2_moe",
-    "qwen3_moe",
-)
+_EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_WINDOWS: dict[str, Any] = {"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"]}
+# Families that run packed, by their name here; `model_type` where transformers calls them otherwise.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {},
+    "gpt2": {**_COMMON, "hidden_size": 48, "n_head": 4, "n_layer": 2, "n_positions": 512},
+    "gpt_neox": {"rotary_pct": 0.5, "use_parallel_residual": True},
+    "mistral": {"sliding_window": 7},
+    "gemma2": {**_WINDOWS, "query_pre_attn_scalar": 12},  # a soft cap on the attention scores and on the logits
+    "gemma3_text": {**_WINDOWS, "query_pre_attn_scalar": 12},  # another rotary base in the windowed layers
+    "phi3": {},
+    "phi4": {  # Phi-4-mini: three quarters of a head are rotated, by factors of its own
+        "model_type": "phi3",
+        "hidden_size": 64,
+        "head_dim": 16,
+        "tie_word_embeddings": True,
+        "original_max_position_embeddings": 512,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 10_000.0,
+            "partial_rotary_factor": 0.75,
+            "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5],
+            "long_factor": [2.0, 2.1, 2.2, 2.3, 2.4, 2.5],
+            "original_max_position_embeddings": 512,
+        },
+    },
+    "smollm3": {"no_rope_layers": [1, 0]},
+    "cohere2": _WINDOWS,
+    "mixtral": _EXPERTS,
+    "qwen2_moe": {**_EXPERTS, "shared_expert_intermediate_size": 32},
+    "qwen3_moe": _EXPERTS,
+    "gpt_oss": {**_EXPERTS, **_WINDOWS},  # sinks: a learned logit a head that takes probability
+    "deepseek_v3": {  # keys and values of different widths, from a shared latent
+        **_EXPERTS,
+        "num_key_value_heads": 4,
+        "head_dim": 8,
+        "q_lora_rank": 16,
+        "kv_lora_rank": 16,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 12,
+        "n_routed_experts": 4,
+        "first_k_dense_replace": 1,
+        "n_group": 1,
+        "topk_group": 1,
+    },
+}
 _MAMBA = {"mamba_n_heads": 6, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 8}
 _LINEAR = {
     "layer_types": ["linear_attention", "full_attention"],
@@ -119,7 +155,6 @@ CACHED: dict[str, dict[str, Any]] = {
     },
     "bloom": {**_COMMON, "hidden_size": 48, "n_head": 4, "n_layer": 2},
 }
-_EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 
 
 def model(family: str = "llama", seed: int = 0, **changes: Any) -> Any:
@@ -127,25 +162,10 @@ def model(family: str = "llama", seed: int = 0, **changes: Any) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(seed)
-    if family == "gpt2":
-        options = {**_COMMON, "n_embd": 48, "n_head": 4, "n_layer": 2, "n_positions": 512}
-    elif family in CACHED:
-        options = CACHED[family] if "hidden_size" in CACHED[family] else {**_LLAMA_LIKE, **CACHED[family]}
-    else:
-        options = dict(_LLAMA_LIKE)
-        if family == "mistral":
-            options["sliding_window"] = 7
-        if family == "gemma3_text":  # windows in one layer, another rotary base in the other
-            options |= {
-                "sliding_window": 7,
-                "query_pre_attn_scalar": 12,
-                "layer_types": ["sliding_attention", "full_attention"],
-            }
-        if family in ("mixtral", "qwen2_moe", "qwen3_moe"):
-            options |= _EXPERTS | {"shared_expert_intermediate_size": 32}
-        if family == "gemma2":  # alternating windows and a soft cap on the attention scores
-            options |= {"sliding_window": 7, "query_pre_attn_scalar": 12}
-    made = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **{**options, **changes})).float().eval()
+    own = FAMILIES[family] if family in FAMILIES else CACHED[family]
+    options = {**(own if "vocab_size" in own else {**_LLAMA_LIKE, **own}), **changes}
+    config = AutoConfig.for_model(options.pop("model_type", family), **options)
+    made = AutoModelForCausalLM.from_config(config).float().eval()
     with torch.no_grad():
         for name, parameter in made.named_parameters():
             if parameter.ndim == 2:
