@@ -1,4 +1,8 @@
-"""Rendering without transformers gives what transformers gives."""
+"""Rendering without transformers gives what transformers gives.
+
+The renderer follows the newest rules.  Two of them are younger than the oldest transformers that pyproject.toml admits;
+there, the tests hand transformers what the newer ones make of the same conversation, or say what it lets through.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,15 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+import transformers
 from chat_fixtures import shared_manifest, tiny_tokenizer
 
 from toolstep.envs.chat.errors import TemplateRejects, TemplateSyntax
 from toolstep.envs.chat.render import Renderer
 
+VERSION = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+DROPS_NONE = VERSION >= (5, 24)  # keys of messages whose value is None
+GUARDS_NAMES = VERSION >= (5, 23)  # names with an underscore on a namespace
 USER = {"role": "user", "content": "hi"}
 SMALL = {
     "tojson": "{{ messages[0] | tojson }}|{{ messages | tojson(indent=1) }}"
@@ -49,9 +57,12 @@ CONVERSATIONS = [
 
 def _both(text, messages, tools, generation, kwargs, tokenizer):
     renderer = Renderer(text, tokenizer.special_tokens_map)
+    conversation = copy.deepcopy(messages)
+    if not DROPS_NONE:
+        conversation = [{k: v for k, v in m.items() if v is not None} for m in conversation]
     try:
         want = tokenizer.apply_chat_template(
-            copy.deepcopy(messages),
+            conversation,
             tools=tools or None,
             chat_template=text,
             tokenize=False,
@@ -71,7 +82,10 @@ def _both(text, messages, tools, generation, kwargs, tokenizer):
 @pytest.mark.parametrize("messages", CONVERSATIONS, ids=["one", "none content", "reasoning"])
 def test_rendering_equals_transformers(name, messages):
     got, want = _both(SMALL[name], messages, None, True, {"extra": "e"}, tiny_tokenizer())
-    assert got == want
+    if name == "private name" and not GUARDS_NAMES:
+        assert (got, want) == (None, "")  # an older sandbox stores it; ours refuses, as the newer ones do
+    else:
+        assert got == want
 
 
 def test_rendering_of_all_shared_templates_equals_transformers():
