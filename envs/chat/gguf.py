@@ -1,7 +1,7 @@
 """The tokenizer inside a GGUF file, read without the `gguf` package.
 
-Format: github.com/ggml-org/ggml/blob/master/docs/gguf.md.  Only the metadata at the head of the file are
-read, the weights are never touched (0.05 s for 49,152 tokens; the reference reader takes 2 s).
+Format: github.com/ggml-org/ggml/blob/master/docs/gguf.md.  Only the metadata at the head of the file are read, the
+weights are never touched (0.05 s for 49,152 tokens; the reference reader takes 2 s).
 """
 
 from __future__ import annotations
@@ -81,12 +81,11 @@ def _value(data: mmap.mmap, kind: int, pos: int) -> tuple[Any, int]:
 
 
 def tokenizer_from_gguf(path: Path) -> Any:
-    """A `transformers.PreTrainedTokenizerFast` with the file's vocabulary, merges, control tokens and chat
-    template.
+    """A `transformers.PreTrainedTokenizerFast` with the file's vocabulary, merges, control tokens and chat template.
 
-    Byte-level BPE vocabularies are read (`tokenizer.ggml.model` "gpt2"), split as llama.cpp splits for the
-    file's `tokenizer.ggml.pre`.  Its ids are the rows of the file's embedding.  `stop_tokens`
-    of its `init_kwargs` are the end tokens that the file names.
+    Byte-level BPE vocabularies are read (`tokenizer.ggml.model` "gpt2"), split as llama.cpp splits for the file's
+    `tokenizer.ggml.pre`.  Its ids are the rows of the file's embedding.  `stop_tokens` of its `init_kwargs` are the end
+    tokens that the file names.
     """
     meta = read_metadata(path)
     model, pre = meta.get("tokenizer.ggml.model"), meta.get("tokenizer.ggml.pre", "gpt-2")

@@ -1,8 +1,8 @@
 """Marks around text that is not the template's own, so that it can be found again in a rendering.
 
-A mark is made of private-use characters that occur nowhere in the unmarked rendering.  Taken out again, what
-is left must equal the unmarked rendering; then the spans between the marks are exactly the foreign text,
-whatever the template did around it (JSON dumps included, also those that escape to ASCII).
+A mark is made of private-use characters that occur nowhere in the unmarked rendering.  Taken out again, what is left
+must equal the unmarked rendering; then the spans between the marks are exactly the foreign text, whatever the template
+did around it (JSON dumps included, also those that escape to ASCII).
 """
 
 from __future__ import annotations

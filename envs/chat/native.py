@@ -1,6 +1,4 @@
-"""Conversations as a template that knows tools reads them: OpenAI-style dicts, with marks where text is
-foreign.
-"""
+"""Conversations as a template that knows tools reads them: OpenAI-style dicts, with marks where text is foreign."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ from toolstep.envs.types import Message
 
 
 def message_dicts(messages: Sequence[Message], mark: Marker | Watcher, *, deep: bool) -> list[dict[str, Any]]:
-    """Messages with the content of system, user and tool messages marked; `deep`: the assistant's words as
-    well.
-    """
+    """Messages with the content of system, user and tool messages marked; `deep`: the assistant's words as well."""
     out = []
     for i, m in enumerate(messages):
         d = m.to_dict()

@@ -28,8 +28,8 @@ Placed = tuple[int, int, Hole]  # start and end of what a hole shows
 class Written:
     """Text of a template with its provenance.
 
-    foreign: spans in which no control token may be recognised.  body: spans of message content.  They differ
-    only where the template looks into content, so that it could not be marked.
+    foreign: spans in which no control token may be recognised.  body: spans of message content.  They differ only where
+    the template looks into content, so that it could not be marked.
     holes: where foreign text stands and what was done to it, if the rendering was traced; else None.
     """
 
@@ -53,8 +53,8 @@ def traced(
 ) -> Written:
     """Render what `write` gives with watched text.  The provenance is exact, whatever the template looks at.
 
-    The rendering with plain strings must be the same, its failures too: that is checked here, once for all later
-    uses of what was learned.
+    The rendering with plain strings must be the same, its failures too: that is checked here, once for all later uses
+    of what was learned.
 
     Raises:
         Untraceable: the template does something with foreign text that is not followed.
@@ -129,9 +129,9 @@ def marked(
 ) -> Written:
     """Render what `write` gives, once as it is and once with marks, and compare.
 
-    The result is the plain rendering with the spans of the marked pieces.  Where the template's logic
-    looks into the content, it is the plain rendering only if that is provably free of foreign control
-    tokens, else the form that the template writes for other content.
+    The result is the plain rendering with the spans of the marked pieces.  Where the template's logic looks into the
+    content, it is the plain rendering only if that is provably free of foreign control tokens, else the form that the
+    template writes for other content.
     """
     messages, tools = write(Marker(plain=True))
     raw = render(messages, tools, generation=generation, kwargs=kwargs)

