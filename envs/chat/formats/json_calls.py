@@ -20,7 +20,8 @@ from toolstep.envs.chat.formats.scan import (
 from toolstep.envs.types import CallStatus, ToolCall
 
 KEYS = ("arguments", "parameters")
-_KINDS = {list: "a list", type(None): "null", bool: "a boolean"}
+_NOT_OBJECT = "the arguments must be a JSON object, not "
+_KINDS = {list: _NOT_OBJECT + "a list", type(None): _NOT_OBJECT + "null", bool: _NOT_OBJECT + "a boolean"}
 
 
 def call_from_members(
@@ -46,8 +47,8 @@ def call_with(name: str, given: Value) -> Attempt:
             error = f"the arguments are no object: {e}"
             return Attempt(name, given.source, status=CallStatus.ARGUMENTS_NOT_OBJECT, error=error)
     if not isinstance(value, dict):
-        error = f"the arguments must be a JSON object, not {_KINDS.get(type(value), 'a number or text')}"
-        return Attempt(name, given.source, status=CallStatus.ARGUMENTS_NOT_OBJECT, error=error)
+        error = _KINDS.get(type(value), _NOT_OBJECT + "a number or text")
+        return Attempt(name, given.source, None, CallStatus.ARGUMENTS_NOT_OBJECT, error)
     return Attempt(name, given.source, value)
 
 

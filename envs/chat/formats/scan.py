@@ -25,9 +25,15 @@ _OPEN_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+'  # a string without its closing quo
 _STRINGS = re.compile(rf'(?:{_OPEN_STRING}"|\\.)++', re.DOTALL)
 _NO_BRACKETS = re.compile(r"[^\[\]{}]++")
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: 1 and -1
-# What a value begins with; NaN and Infinity get a message of their own.
-_FIRST = r'(?:["\[{]|-?(?:[0-9]|Infinity)|true|false|null|NaN)'
-_BEGINS = re.compile(rf'\[{_S}(?:\]|{_FIRST})|\{{{_S}["}}]|(?![\[{{]){_FIRST}')
+# The first tokens of a value: of a list to behind its first element if that is flat, of an object to its first colon.
+# NaN and Infinity are among them, to get a message of their own.
+_NUMBER = r"-?(?:[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?|Infinity)"
+_FLAT = rf'(?:{_OPEN_STRING}"|{_NUMBER}|true|false|null|NaN|\{{{_S}\}}|\[{_S}\])'
+_OBJECT = rf'\{{{_S}(?:\}}|{_OPEN_STRING}"{_S}:)'
+_BEGINS = re.compile(
+    rf'\[{_S}(?:\]|{_FLAT}{_S}[,\]]|\[{_S}["\[{{0-9a-zA-Z-]|{_OBJECT})|{_OBJECT}|["0-9-]|true|false|null|NaN|Infinity',
+    re.DOTALL,
+)
 _KEY = re.compile(rf'"([^"\\\x00-\x1f\ud800-\udfff]*+)"{_S}(:?){_S}')  # a key as most are written
 _GOES_ON = re.compile(rf"{_S}(?:(\}})|,{_S})")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -100,12 +106,11 @@ def _decode(text: str, start: int) -> tuple[Any, int]:
 
     Python's decoder counts the lines in front of an error.  Many errors in one text would take time with the square of
     its length, so a window of the text is decoded, and a larger one where it may have cut the value.  What cannot be a
-    value is turned away first: an exception of the decoder costs ten times as much.
+    value is turned away by its first tokens: an exception of the decoder costs ten times as much.
     """
     if _BEGINS.match(text, start) is None:
-        at = skip_space(text, start + 1) if text[start : start + 1] in ("[", "{") else start
-        what = "property name enclosed in double quotes" if text.startswith("{", start) else "value"
-        raise BadJSON(f"Expecting {what}, found {text[at : at + 20]!r}")
+        shown = text[start : start + 40]
+        raise BadJSON(f"no JSON value begins like {shown!r}" if shown else "the text ends where a value must stand")
     size = 256
     while True:
         window = text[start : start + size]
