@@ -116,12 +116,9 @@ def _decode(text: str, start: int) -> tuple[Any, int]:
         window = text[start : start + size]
         whole = start + size >= len(text)
         try:
-            value, end = _DECODER.scan_once(window, 0)
+            value, end = _DECODER.raw_decode(window)
         except BadJSON:
             raise
-        except StopIteration as e:
-            if whole or e.value < len(window) - 16:
-                raise BadJSON(f"Expecting value at character {e.value}") from e
         except json.JSONDecodeError as e:
             cut = e.msg.startswith("Unterminated") or e.pos > len(window) - 16  # no literal is longer
             if whole or not cut:
