@@ -118,13 +118,13 @@ def _roofline(engine: Engine, steps: list[tuple[int, int, int, int]], model: Any
     head = config.vocab_size
     body_time: list[float] = []
     head_time: list[float] = []
-    families = linears._families if linears is not None else []
+    families = linears.families if linears is not None else []
     for rows in grid:
         inputs = {f.layers[0].in_features: torch.randn(rows, f.layers[0].in_features).to(dtype) for f in families}
         body = [f for f in families if f.layers[0].out_features != head]
         last = [f for f in families if f.layers[0].out_features == head]
         for group, times in ((body, body_time), (last, head_time)):
-            times.append(_best(lambda g=group, x=inputs: [f._product(x[f.layers[0].in_features]) for f in g]))
+            times.append(_best(lambda g=group, x=inputs: [f.product(x[f.layers[0].in_features]) for f in g]))
     big = torch.ones(48 << 20)
     bandwidth = big.nbytes / _best(lambda: big.sum())
     cell = engine.pool.cell_bytes

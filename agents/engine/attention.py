@@ -29,7 +29,7 @@ class UnsupportedModel(ValueError):
     """The model keeps state, or attends, in a way that the engine cannot reproduce."""
 
 
-class _Shape(NamedTuple):
+class Shape(NamedTuple):
     """What the scores of a layer are made with."""
 
     scale: float
@@ -40,9 +40,25 @@ class _Shape(NamedTuple):
 
 class _Active(threading.local):
     plan: Plan | None = None
+    shapes: dict[int, Shape] | None = None
 
 
 _ACTIVE = _Active()
+
+
+def active_plan() -> Plan | None:
+    """The plan of the forward that this thread is in."""
+    return _ACTIVE.plan
+
+
+@contextmanager
+def noted() -> Iterator[dict[int, Shape]]:
+    """Note how each layer that attends meanwhile does it, by its number."""
+    _ACTIVE.shapes = out = {}
+    try:
+        yield out
+    finally:
+        _ACTIVE.shapes = None
 
 
 @contextmanager
@@ -80,12 +96,14 @@ def attention(
     if layer is None or query.shape[0] != 1 or query.shape[2] != plan.blocks.shape[0]:
         raise UnsupportedModel(f"{type(module).__name__}: not a plain causal self-attention layer")
     keys, values = plan.pool.tensors(layer, key[0], value[0])
-    shape = _Shape(
+    shape = Shape(
         query.shape[-1] ** -0.5 if scaling is None else scaling,
         int(kwargs.get("sliding_window") or 0),
         kwargs.get("softcap"),
         kwargs.get("s_aux"),
     )
+    if _ACTIVE.shapes is not None:
+        _ACTIVE.shapes[layer] = shape
     q, k, v = query[0], key[0], value[0]
     out = q.new_empty(q.shape[1], q.shape[0], values.shape[3])
     plain = shape.softcap is None and shape.sinks is None
@@ -102,7 +120,7 @@ def attention(
     return out.unsqueeze(0), None
 
 
-def _rows(plan: Plan, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, shape: _Shape) -> torch.Tensor:
+def _rows(plan: Plan, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, shape: Shape) -> torch.Tensor:
     """One query a row.  q [n, H, D] -> [n, H, Dv].
 
     Two products over blocks, not over rows: no row is padded to the longest one, and a block that several contexts
@@ -148,7 +166,7 @@ def _segment(
     q: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    shape: _Shape,
+    shape: Shape,
     out: torch.Tensor,
 ) -> None:
     """Several new tokens of one context.  q [H, T, D]; writes out[T, H, Dv] at the segment's packed indices."""
@@ -176,7 +194,7 @@ def _segment(
         out[start : start + rows] = o.reshape(heads, rows, -1).transpose(0, 1)
 
 
-def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, shape: _Shape) -> torch.Tensor:
+def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, shape: Shape) -> torch.Tensor:
     """q [1, Hkv, R, D], k [1, Hkv, L, D], v [1, Hkv, L, Dv], mask bool [R, L] -> [1, Hkv, R, Dv].
 
     R counts query groups first: head `g` of a kv head, then position.

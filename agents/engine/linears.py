@@ -1,8 +1,8 @@
 """Linear layers in the layout of the CPU's matrix kernels (oneDNN), products of one input fused.
 
 A decode step multiplies a few rows by every weight of the model; a plain `Linear` brings the weight into the kernel's
-layout at each call.  Here that is done once for each version of the weights.  Query, key and value projections, and
-gate and up projections, have the same input: one product for each such family.
+layout at each call.  Here that is done once for each version of the weights.  Query, key and value projections have
+the same input: one product for such a family.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import torch
 _ROWS = 64  # the number of rows that the layout is made for; others work as well
 _DTYPES = (torch.float32, torch.bfloat16)
 # Names of sibling layers that transformers calls with one and the same input, in the order of the calls.
-_SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("w1", "w3"))
+_SIBLINGS = (("q_proj", "k_proj", "v_proj"),)
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
 
-class _Family:
+class Family:
     """Layers with one input: the first that is called computes the product of all."""
 
     def __init__(self, layers: list[torch.nn.Linear]) -> None:
@@ -46,11 +46,11 @@ class _Family:
 
     def forward(self, index: int) -> Forward:
         if len(self.layers) == 1:
-            return self._product
+            return self.product
 
         def part(x: torch.Tensor) -> torch.Tensor:
             if x is not self._input:
-                self._input, self._parts = x, torch.split(self._product(x), self._sizes, -1)
+                self._input, self._parts = x, torch.split(self.product(x), self._sizes, -1)
             out = self._parts[index]
             if index == len(self.layers) - 1:
                 self._input, self._parts = None, ()
@@ -58,8 +58,28 @@ class _Family:
 
         return part
 
-    def _product(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        """x [..., in] -> [..., out], the outputs of all layers side by side."""
+        return self._pointwise(x, "none")
+
+    def swish(self, x: torch.Tensor) -> torch.Tensor:
+        """silu(product(x)), in one pass."""
+        return self._pointwise(x, "swish")
+
+    def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """product(x) * other, in one pass."""
+        return self._binary(x, other, "mul")
+
+    def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """product(x) + other, in one pass."""
+        return self._binary(x, other, "add")
+
+    def _pointwise(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, name, [], "")
+        return out
+
+    def _binary(self, x: torch.Tensor, other: torch.Tensor, name: str) -> torch.Tensor:
+        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other, self.weight, self.bias, name)
         return out
 
 
@@ -67,7 +87,7 @@ class PackedLinears:
     """Replaces the `forward` of a model's linear layers while it samples; the weights stay where they are."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._families: list[_Family] = []
+        self.families: list[Family] = []
         self._swaps: list[tuple[dict[str, Any], Forward]] = []
         self._ready = False
         taken: set[int] = set()
@@ -85,10 +105,14 @@ class PackedLinears:
                 self._add([module], taken)
 
     def _add(self, layers: list[torch.nn.Linear], taken: set[int]) -> None:
-        family = _Family(layers)
-        self._families.append(family)
+        family = Family(layers)
+        self.families.append(family)
         taken.update(id(layer) for layer in layers)
         self._swaps += [(layer.__dict__, family.forward(i)) for i, layer in enumerate(layers)]
+
+    def family(self, layer: object) -> Family | None:
+        """The family of a layer; None where it runs by its own forward."""
+        return next((family for family in self.families if any(layer is own for own in family.layers)), None)
 
     def weights_changed(self) -> None:
         """Pack again before the next use."""
@@ -96,7 +120,7 @@ class PackedLinears:
 
     def swap_in(self) -> None:
         if not self._ready:
-            for family in self._families:
+            for family in self.families:
                 family.pack()
             self._ready = True
         for attributes, forward in self._swaps:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import AttentionInterface
 
-from toolstep.agents.engine.attention import IMPLEMENTATION, active, attention
+from toolstep.agents.engine.attention import IMPLEMENTATION, active, attention, noted
 from toolstep.agents.engine.blocks import BlockPool
-from toolstep.agents.engine.causal import CausalModel, inner
+from toolstep.agents.engine.causal import CausalModel, inner, probe_ids
+from toolstep.agents.engine.layers import FusedLayers
 from toolstep.agents.engine.plan import Feed, Plan, pack_order
+from toolstep.agents.engine.spans import SpanTree
 
 _PLAIN_LAYERS = ("full_attention", "sliding_attention", "attention")
 
@@ -34,19 +37,55 @@ class PackedModel(CausalModel):
             raise self.unsupported(problem)
         AttentionInterface.register(IMPLEMENTATION, attention)
 
+    @cached_property
+    def layers(self) -> FusedLayers:
+        return FusedLayers(self.model, self.linears)
+
     @contextmanager
     def rollout_mode(self) -> Iterator[None]:
-        """As any model's, and with the engine's attention."""
+        """As any model's, and with the engine's attention and fused layers."""
         before = self.model.config._attn_implementation
+        layers = self.layers
         with super().rollout_mode():
             try:
                 self.model.set_attn_implementation(IMPLEMENTATION)
+                layers.swap_in()
                 yield
             finally:
+                layers.swap_out()
                 self.model.set_attn_implementation(before)
 
     def forward(self, pool: BlockPool, feeds: Sequence[Feed], wanted: Sequence[int]) -> torch.Tensor:
         """All feeds in one sequence `[1, T]` without padding."""
+        if self.layers.untried and self.layers.can_run(pool.size):
+            self._try_fused(pool.size)
+        return self._forward(pool, feeds, wanted)
+
+    def _try_fused(self, size: int) -> None:
+        """Let the fused layers show that they compute what the model's own code does: two rows, one of them behind the
+        other's prompt, in two turns.
+        """
+        n = min(24, self.max_context)
+        ids = probe_ids(n, self.vocabulary)
+        found: list[torch.Tensor] = []
+        for _ in range(2):
+            tree = SpanTree(BlockPool(size))
+            trunk = tree.hold(tree.add(None, 0, ids[: n // 2]))
+            row = tree.hold(tree.add(trunk, n // 2, ids[n // 2 :]))
+            tree.grow(trunk, n // 2)
+            tree.grow(row, n - n // 2)
+            with noted() as shapes:
+                first = self._forward(tree.pool, [Feed(trunk, 0, n // 2), Feed(row, 0, 1)], [0, 1])
+                then = self._forward(tree.pool, [Feed(row, 1, n - n // 2 - 1)], [0])
+            found.append(torch.cat((first, then)).float())
+            if len(found) == 1 and not self.layers.use(shapes):
+                return
+        plain, fused = found
+        error = float((fused - plain).abs().mean() / (plain.std() + 1e-6))
+        if not error <= (1e-4 if self.model.dtype == torch.float32 else 0.05):
+            self.layers.give_up(f"their logits differ (relative error {error:.2g})")
+
+    def _forward(self, pool: BlockPool, feeds: Sequence[Feed], wanted: Sequence[int]) -> torch.Tensor:
         device = self.device
         order = pack_order(feeds)
         ids = np.concatenate(
