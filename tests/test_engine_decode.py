@@ -231,6 +231,52 @@ def test_the_compiled_attention_equals_the_plain_one(family: str, monkeypatch: p
     check(engine, model, 4, turns["compiled"][4], [], SamplingParams())
 
 
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+def test_fused_layers_equal_the_models_own_code(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shared prompts, windows, biases, head norms, several turns; bf16 differs by its rounding alone."""
+    from toolstep.agents.engine import layers, native
+
+    if native.kernels(16, 2, 32) is None:
+        pytest.skip("no C++ compiler")
+    turns = {}
+    for name in ("fused", "own"):
+        if name == "own":
+            monkeypatch.setattr(layers.FusedLayers, "can_run", lambda *_: False)
+        model = em.model(family, head_dim=16)
+        engine = Engine(model)
+        for row in range(5):
+            engine.start(row, row)
+            engine.extend(row, np.concatenate([em.ids(0, 50), em.ids(row, 3 * row)]))
+        engine.generate(range(5), SamplingParams(max_new_tokens=9))
+        turns[name] = engine.generate(range(5), SamplingParams(max_new_tokens=40))
+        used = [layer.shape is not None for layer in engine.packed.layers._layers]
+        assert used
+        assert all(used) == (name == "fused")
+        check(engine, model, 4, turns[name][4], [], SamplingParams())
+    for one, other in zip(turns["fused"], turns["own"], strict=True):
+        assert one.token_ids.tolist() == other.token_ids.tolist()
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+
+
+def test_a_layer_that_computes_otherwise_is_not_fused(caplog: pytest.LogCaptureFixture) -> None:
+    """What a class is called is not believed: logits decide, and the model's own code runs."""
+    model = em.model("llama", head_dim=16)
+
+    class SiLU(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.silu(x) * 1.01
+
+    model.model.layers[1].mlp.act_fn = SiLU()
+    engine = Engine(model)
+    engine.start(0, 0)
+    engine.extend(0, em.ids(0, 50))
+    with caplog.at_level("INFO", "toolstep"):
+        [turn] = engine.generate([0], SamplingParams(max_new_tokens=20))
+    assert not any(layer.shape for layer in engine.packed.layers._layers)
+    assert "differ" in caplog.text or engine.packed.layers.untried  # no compiler: never tried
+    check(engine, model, 0, turn, [], SamplingParams())
+
+
 def test_long_segments_are_attended_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolstep.agents.engine.attention._MASK_ELEMENTS", 64)
     for family in ("llama", "mistral"):
