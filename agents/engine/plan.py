@@ -93,15 +93,14 @@ class Plan:
                 ids = torch.from_numpy(table.blocks.astype(np.int64)).to(device)
                 segments.append(Segment(total, count, span.start + first, table, ids))
             total += count
-        where = np.concatenate(positions)
         joined = Tables(
             np.cumsum([0, *(len(t.blocks) for t in tables)], dtype=np.int32),
             Table(*(np.concatenate(parts) for parts in zip(*tables, strict=True))),
             np.repeat(np.arange(len(feeds), dtype=np.int32), [feed.length for feed in feeds]),
-            where.astype(np.int32),
+            np.concatenate(positions).astype(np.int32),
         )
-        index_tensors = (torch.from_numpy(np.concatenate(parts)).to(device) for parts in (blocks, cells))
-        return cls(pool, device, *index_tensors, torch.from_numpy(where).to(device), joined, singles, segments)
+        place = [torch.from_numpy(np.concatenate(parts)).to(device) for parts in (blocks, cells, positions)]
+        return cls(pool, device, place[0], place[1], place[2], joined, singles, segments)
 
     @cached_property
     def addresses(self) -> tuple[int, ...]:
