@@ -54,7 +54,8 @@ def active_plan() -> Plan | None:
 @contextmanager
 def noted() -> Iterator[dict[int, Shape]]:
     """Note how each layer that attends meanwhile does it, by its number."""
-    _ACTIVE.shapes = out = {}
+    out: dict[int, Shape] = {}
+    _ACTIVE.shapes = out
     try:
         yield out
     finally:
