@@ -7,25 +7,23 @@ written).
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from toolstep.rollout.exits import FAILED, INTERRUPTED, USAGE, fail, one_line_errors
+from toolstep.rollout.serve.command import serve
 
 if TYPE_CHECKING:
     from toolstep.rollout.build import Settings
     from toolstep.rollout.jobs import Job
 
-INTERRUPTED = 130
-USAGE = 2
-FAILED = 1
-
 app = typer.Typer(
     name="toolstep",
-    help="LLM tool use as Gymnasium environments: list them, play them, evaluate agents, collect rollouts.",
+    help="LLM tool use as Gymnasium environments: list, play, evaluate agents, collect rollouts, serve models.",
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -241,6 +239,9 @@ def audit(
         raise typer.Exit(FAILED)
 
 
+app.command()(serve)
+
+
 def _settings(context: typer.Context) -> Settings:
     """The options of the running command that decide how an env is played."""
     from dataclasses import fields
@@ -252,23 +253,6 @@ def _settings(context: typer.Context) -> Settings:
     return Settings(**plain)
 
 
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """What a user can get wrong, as one line on stderr and exit code 2."""
-    try:
-        yield
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        _fail(error, USAGE)
-    except Exception as error:
-        from gymnasium.error import Error as GymnasiumError
-
-        from toolstep.envs.chat.errors import ChatTemplateError
-
-        if not isinstance(error, (ChatTemplateError, GymnasiumError)):
-            raise
-        _fail(error, USAGE)
-
-
 def _finish(job: Job, as_json: bool) -> None:
     from toolstep.rollout.console import print_json
     from toolstep.rollout.storage import StorageError
@@ -276,15 +260,10 @@ def _finish(job: Job, as_json: bool) -> None:
     try:
         job.run(quiet=as_json)
     except StorageError as error:
-        _fail(error, FAILED)
+        fail(error, FAILED)
     print_json(job.document()) if as_json else job.show()
     if job.interrupted:
         raise typer.Exit(INTERRUPTED)
-
-
-def _fail(error: object, code: int) -> NoReturn:
-    typer.echo(f"toolstep: error: {' '.join(str(error).split())}", err=True)
-    raise typer.Exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
