@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 import conftest  # noqa: F401  (makes `toolstep` importable from the checkout)
-from chat_cells import VOCABULARIES, own_cells, shared_cells
+from chat_cells import OWN, VOCABULARIES, own_cells, shared_cells
 from chat_player import Player, Wrong
 
 
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     sources = [own_cells()] if options.own else [own_cells(), *map(shared_cells, VOCABULARIES)]
-    number = 13 if options.own else 13 + 57 * len(VOCABULARIES)
+    number = len(OWN) if options.own else len(OWN) + 57 * len(VOCABULARIES)
     each = -(-options.conversations // number)
     counts: Counter[str] = Counter()
     start, seed = time.perf_counter(), options.seed

@@ -13,9 +13,10 @@ from toolstep.envs.chat.audit_report import Audit, Check, Facts
 from toolstep.rollout.console import pairs
 
 _COLOURS = {"exact": "green", "policy": "yellow", "refused": "cyan", "n/a": "dim", "wrong": "bold red"}
-_TOOLS = {
-    True: "the template's own",
-    False: "none in the template: tools are described in the system message, results are user messages",
+_AS_TEXT = {
+    "schemas": "schemas (in the system message)",
+    "calls": "calls (as they are sampled)",
+    "results": "results (user messages)",
 }
 _SAFE = {
     True: "yes: no content became a control token",
@@ -59,7 +60,7 @@ def print_audit(audit: Audit, seconds: float) -> None:
 def _facts(facts: Facts) -> list[tuple[str, str]]:
     past = [f"{', '.join(v)} when a {role} message arrives" for role, v in facts.rewrites.items() if v]
     return [
-        ("tools", _TOOLS[facts.native_tools]),
+        ("tools", _tools(facts)),
         ("tool-call format", facts.tool_call_format),
         ("stop tokens", f"{' '.join(facts.stop_tokens)}  (from: {facts.stop_source})"),
         ("system message", "yes" if facts.system_role else "no: its text opens the first user message"),
@@ -68,6 +69,14 @@ def _facts(facts: Facts) -> list[tuple[str, str]]:
         ("injection safe", _SAFE[facts.injection_safe]),
         ("vocabulary", f"{facts.vocabulary:,}" if facts.vocabulary else "text only"),
     ]
+
+
+def _tools(facts: Facts) -> str:
+    """Which parts the template writes itself, and what becomes of the others."""
+    native = [part for part, how in facts.parts.items() if how == "native"]
+    text = [_AS_TEXT[part] for part, how in facts.parts.items() if how == "text"]
+    said = [f"the template writes {', '.join(native)}"] if native else []
+    return "; ".join(said + ([f"as text: {', '.join(text)}"] if text else []))
 
 
 def _remark(check: Check) -> str:

@@ -63,10 +63,11 @@ def readable(tokenizer: Any, options: dict[str, Any], entry: dict[str, Any]) -> 
 
 
 def native(chat: ChatTemplate) -> ChatTemplate:
-    """The same template without the fallback for templates that know no tools."""
-    bare = copy.copy(chat)
-    bare._support = replace(chat._support, fallback=None)
-    bare._context = ContextWriter(chat._writer, None, encoder_for(chat.tokenizer).added)
+    """The same template as if it wrote all of tools itself."""
+    bare, wording = copy.copy(chat), chat._support.wording
+    all_native = replace(wording.native, schemas=True, calls=True, results=True)
+    bare._support = replace(chat._support, wording=replace(wording, native=all_native, explains=False))
+    bare._context = ContextWriter(chat._writer, bare._support.wording, encoder_for(chat.tokenizer).added)
     return bare
 
 
@@ -138,6 +139,14 @@ OWN: dict[str, str] = {
     "tells-the-date": _roles(
         "{{ " + _TURN + " }}", head="{{- 'Today: ' ~ strftime_now('%d %b %Y %H:%M:%S') ~ '\\n' }}"
     ),
+    # DeepSeek's habit: calls and results are written, the tools are not.
+    "no-schemas": _roles("{{ " + _TURN + " }}").replace("{%- if tools %}", "{%- if false %}"),
+    # LFM2's habit: tools and results are written, calls are not.
+    "no-calls": PLAIN_TOOLS.replace("{%- for c in m.tool_calls or [] %}", "{%- for c in [] %}").replace(
+        "'<|im_start|>system\\n'", "'<|im_start|>system\\nCall: <tool_call>{...}</tool_call>\\n'"
+    ),
+    # SmolLM3's habit: a result is a user message, and that is all of it.
+    "results-only": CHATML.replace("m.role ~", "('user' if m.role == 'tool' else m.role) ~"),
 }
 STOPS = {
     "header-stops": ["<|im_start|>"],

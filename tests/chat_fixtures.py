@@ -38,7 +38,7 @@ PLAIN_TOOLS = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' ~ ('<think>\\n' if open_thinking else '') }}{% endif %}"""
 
-# No tools at all: the fallback's case.
+# No tools at all: they are text.
 CHATML = """\
 {%- for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\\n' ~ m.content ~ '<|im_end|>\\n' }}{% endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""

@@ -69,9 +69,8 @@ class Player:
         self.encoder = encoder_for(cell.tokenizer)
         text = cell.options["chat_template"]
         render = Renderer(text, dict(cell.tokenizer.special_tokens_map), clock=CLOCK)
-        fallback = self.chat._support.fallback
         stops, kwargs = self.chat.stop_tokens, self.chat.template_kwargs
-        self.truth = Truth(render, fallback, self.encoder.added, stops, kwargs, self.chat.write)
+        self.truth = Truth(render, self.chat._support.wording, self.encoder.added, stops, kwargs)
         self.control = sorted(t for t in self.encoder.added.texts if t in text or t in stops)
         self.anchor = min(stops)
         self.counts: Counter[str] = Counter()

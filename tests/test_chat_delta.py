@@ -47,9 +47,10 @@ CASES = [(n, "tiny") for n in OWN] + [(n, v) for n in SHARED for v in VOCABULARI
 def _real_rendering(chat: ChatTemplate, messages: list[Message]) -> str:
     """The real conversation, with no sentinel, mark or skeleton in it."""
     plain = Marker(plain=True)
-    fallback = chat._support.fallback
-    if fallback is not None:
-        return chat._writer.render(fallback.messages(messages, TOOLS, plain), generation=True)
+    if not chat.writes_tools:
+        wording = chat._support.wording
+        dicts = wording.messages(messages, TOOLS, plain)
+        return chat._writer.render(dicts, wording.tools(TOOLS, None), generation=True)
     return chat._writer.render([m.to_dict() for m in messages], TOOLS, generation=True)
 
 

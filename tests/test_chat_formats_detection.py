@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import pytest
-from chat_fixtures import shared_manifest, shared_template
+from chat_fixtures import TOOLS, shared_manifest, shared_template
 
 from toolstep.envs.chat import ChatTemplate
 from toolstep.envs.chat.errors import UnknownToolCallFormat
 from toolstep.envs.chat.formats import FORMATS, register_format
 from toolstep.envs.chat.formats.hermes import HermesJSON
-from toolstep.envs.types import CallStatus, ToolCall, Turn
+from toolstep.envs.types import CallStatus, Message, ToolCall, Turn
 
-# Templates that do not write tools, or calls, are served by the fallback whatever their models were trained on.
-FALLBACK = {
-    "deepseek-v3", "deepseek-r1-llamacpp", "deepseek-v3.1", "kimi-k2-thinking", "granite-3.3", "smollm3",
-    "firefunction-v2", "lfm2", "syn-drops-tool-messages", "syn-truncates-results", "syn-plain-roles",
-    "syn-glues-content-to-brackets", "syn-eos-at-the-end", "syn-role-builds-token", "syn-skips-empty",
-}  # fmt: skip
+# What templates do not write themselves of schemas, calls and results; the others write all of it.
+AS_TEXT = {
+    "schemas": "deepseek-v3 deepseek-r1-llamacpp deepseek-v3.1 firefunction-v2 syn-glues-content-to-brackets "
+    "syn-eos-at-the-end syn-role-builds-token syn-skips-empty",
+    "calls": "kimi-k2-thinking granite-3.3 lfm2",
+    "schemas calls": "smollm3 syn-plain-roles",
+    "schemas calls results": "llama-3 gemma-3 phi-3.5-mini smollm2 syn-drops-tool-messages syn-truncates-results",
+}
 SAME = {"reka": "hermes_json"}  # Reka's model writes calls as Hermes does
 FRAME = """\
 {%- for t in tools or [] %}{{ '<s>system ' ~ (t | tojson) ~ '<e>' }}{% endfor %}
@@ -77,18 +79,65 @@ def test_registered_format_is_found_too():
         del FORMATS["arrow"]
 
 
-def test_real_templates_give_their_format_or_the_fallback_or_a_reason():
+def _native(chat: ChatTemplate) -> set[str]:
+    return {part for part in ("schemas", "calls", "results") if getattr(chat.native, part)}
+
+
+def test_real_templates_give_their_format_and_what_they_write():
     got, want = {}, {}
     for entry in map(shared_template, [t["id"] for t in shared_manifest()["templates"]]):
         id_, expected = entry["id"], entry["tool_call_format"]
         variables = {**entry["template_kwargs"], "bos_token": entry["bos_token"], "eos_token": entry["eos_token"]}
         options = {"chat_template": entry["text"], "stop_tokens": entry["stop_tokens"], "template_kwargs": variables}
-        if id_ == "phi-4-mini":  # writes earlier calls as Python dicts, which no model samples
-            with pytest.raises(UnknownToolCallFormat, match=r"Zq7sentinelQz.*tool_call_format= with one of.*phi4_mini"):
-                ChatTemplate(**options)
-            options["tool_call_format"] = expected
         chat = ChatTemplate(**options)
-        got[id_] = chat.tool_call_format.name, chat.writes_tools
-        native = expected != "none" and id_ not in FALLBACK
-        want[id_] = (SAME.get(expected, expected) if native else "hermes_json"), native
+        got[id_] = chat.tool_call_format.name, _native(chat)
+        form = "hermes_json" if expected == "none" else SAME.get(expected, expected)
+        text = next((parts.split() for parts, names in AS_TEXT.items() if id_ in names.split()), ())
+        want[id_] = form, {"schemas", "calls", "results"}.difference(text)
     assert got == want
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "kimi-k2-thinking", "granite-3.3", "smollm3", "lfm2", "llama-3"])
+def test_format_can_be_named_whatever_a_template_writes(name):
+    entry = shared_template(name)
+    variables = {"bos_token": entry["bos_token"], "eos_token": entry["eos_token"]}
+    options = {"chat_template": entry["text"], "stop_tokens": entry["stop_tokens"], "template_kwargs": variables}
+    found, named = ChatTemplate(**options), ChatTemplate(**options, tool_call_format="llama3_json")
+    assert named.tool_call_format.name == "llama3_json"
+    assert _native(named) == _native(found)
+
+
+LISTS = """\
+{%- if tools %}{{ '<s>system HOW ' ~ (tools | tojson) ~ '<e>' }}{% endif %}
+{%- for m in messages %}{{ '<s>' ~ m.role ~ ' ' ~ (m.content or '') ~ '<e>' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<s>assistant ' }}{% endif %}"""
+
+
+@pytest.mark.parametrize(
+    ("how", "form"),
+    [
+        ("Answer with <|tool_call|> and a list.", "granite3"),
+        ("Write <tool_call> around a call.", "hermes_json"),
+        ("Prefix calls: functools[...]", "phi4_mini"),
+        ("<|tool_list_start|>", "lfm2_pythonic"),
+        ("<|im_system|>tool_declare<|im_middle|>", "kimi"),
+    ],
+)
+def test_list_of_tools_announces_the_format(how, form):
+    chat = ChatTemplate(chat_template=LISTS.replace("HOW", how), stop_tokens=["<e>"])
+    assert (chat.tool_call_format.name, _native(chat)) == (form, {"schemas", "results"})
+    assert how in chat.prompt([Message("user", "hi")], TOOLS).text
+    assert "To call a function" not in chat.prompt([Message("user", "hi")], TOOLS).text
+
+
+def test_without_an_announcement_the_prompt_says_how_calls_are_written():
+    chat = ChatTemplate(chat_template=LISTS.replace("HOW", "These are tools."), stop_tokens=["<e>"])
+    prompt = chat.prompt([Message("system", "Be brief."), Message("user", "hi")], TOOLS).text
+    assert chat.tool_call_format.name == "hermes_json"
+    assert prompt.count('"name": "get_weather"') == 1  # the list is the template's
+    assert "Be brief.\n\nFor each function call" in prompt
+    # A name says that the model knows.
+    named = ChatTemplate(chat_template=LISTS.replace("HOW", "x"), stop_tokens=["<e>"], tool_call_format="kimi")
+    assert named.prompt([Message("user", "hi")], TOOLS).text == (
+        named._writer.render([{"role": "user", "content": "hi"}], TOOLS, generation=True)
+    )

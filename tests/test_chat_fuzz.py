@@ -107,7 +107,7 @@ def random_turn(rng: Random, chat: ChatTemplate, *, cut: bool = False) -> list[i
     return ids if cut else [*ids, rng.choice(sorted(chat.stop_ids))]
 
 
-# Templates that refuse what random ids bring about: several calls in a turn, an empty result.
+# Templates that refuse what happens here: several calls in a turn, an empty user message.
 NOT_ALONE = {"no-user-after-tool", "one-call", "skips-empty"}
 
 

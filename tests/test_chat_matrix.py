@@ -103,13 +103,13 @@ def test_every_scenario_on_every_shared_template(vocabulary):
     assert refused == REFUSALS
     assert one_call == ONE_CALL
     assert cells == 57 * len(scenarios("")) == 1482
-    assert counts == {"exact": 1369, "policy": 69, "refused": 3, "n/a": 41}, counts
+    assert counts == {"exact": 1366, "policy": 72, "refused": 3, "n/a": 41}, counts
 
 
 def _agrees_with_manifest(entry: dict[str, Any], audit: Audit) -> None:
     """What the audit says about rewritten history is what the manifest says, which looked at other messages."""
     known = entry["facts"]
-    if not audit.facts.native_tools or not known["renders"]:
+    if audit.facts.parts["calls"] == "text" or not known["renders"]:
         return
     checks = {c.scenario: c for c in audit.checks}
     pairs = {
@@ -139,10 +139,13 @@ EXPECTED: dict[str, dict[str, int]] = {
     "header-stops": {"exact": 24, "n/a": 2},
     "json-results": {"exact": 24, "n/a": 2},
     "trims": {"exact": 24, "n/a": 2},
-    "skips-empty": {"exact": 23, "refused": 1, "n/a": 2},
+    "skips-empty": {"exact": 24, "n/a": 2},
     "one-call": {"exact": 22, "policy": 2, "n/a": 2},
     "no-user-after-tool": {"exact": 23, "refused": 1, "n/a": 2},
     "tells-the-date": {"exact": 24, "n/a": 2},
+    "no-schemas": {"exact": 24, "n/a": 2},
+    "no-calls": {"exact": 24, "n/a": 2},
+    "results-only": {"exact": 24, "n/a": 2},
 }
 
 

@@ -8,6 +8,7 @@ from functools import cache
 
 import hypothesis.strategies as st
 import pytest
+from chat_cells import CLOCK
 from chat_fixtures import CHATML, PLAIN_TOOLS, TOOLS, shared_manifest, shared_tokenizer, tiny_tokenizer
 from hypothesis import HealthCheck, given, settings
 
@@ -76,9 +77,9 @@ _TEXT = st.sampled_from(FLIPS) | st.text(st.characters(exclude_categories=["Cs"]
 
 def _chats(text, tokenizer, **options):
     """Two of one template: one remembers (and checks itself), one has no memory."""
-    remembering = ChatTemplate(tokenizer, chat_template=text, **options)
-    forgetful = ChatTemplate(tokenizer, chat_template=text, **options)
-    forgetful._context.memo = Memo(contents=not forgetful.writes_tools, entries=0)
+    remembering = ChatTemplate(tokenizer, chat_template=text, clock=CLOCK, **options)
+    forgetful = ChatTemplate(tokenizer, chat_template=text, clock=CLOCK, **options)
+    forgetful._context.memo = Memo(contents=not forgetful.native.results, entries=0)
     return remembering, forgetful
 
 

@@ -1,4 +1,4 @@
-"""`ChatTemplate`: what it finds out at construction, the fallback, and turns as tokens."""
+"""`ChatTemplate`: what it finds out at construction, tools as text, and turns as tokens."""
 
 from __future__ import annotations
 
@@ -62,7 +62,6 @@ def test_stop_token_that_the_template_does_not_close_with_is_an_error_with_its_f
         ({"tool_call_format": "hermes"}, UnknownToolCallFormat, "did you mean 'hermes_json'"),
         ({"text": "{% if %}"}, TemplateSyntax, "line 1"),
         ({"text": "{{ raise_exception('never') }}"}, TemplateRejects, "never"),
-        ({"text": CHATML, "tool_call_format": "llama3_json"}, UnknownToolCallFormat, "does not write tools"),
     ],
 )
 def test_what_cannot_work_is_refused_at_construction(kwargs, error, match):
@@ -126,7 +125,7 @@ def test_support_for_tools_is_found_by_rendering(name, native, form):
     assert (chat.writes_tools, chat.tool_call_format.name) == (native, form)
 
 
-# ---------------------------------------------------------------------- the fallback
+# ---------------------------------------------------------------------- tools as text
 def test_template_without_tools_gets_them_in_the_system_message():
     chat = _chat(CHATML)
     shot = (
@@ -182,7 +181,7 @@ def test_calls_in_examples_are_control_tokens_of_ours_with_foreign_arguments():
 def test_control_token_in_a_name_of_a_schema_is_refused(schema):
     with pytest.raises(UnsafeContent, match="take it out"):
         _chat().prompt(OPENING, [{"type": "function", "function": schema}])
-    # the fallback writes the whole schema as text
+    # where schemas are text, all of one is
     assert _chat(CHATML).prompt(OPENING, [{"type": "function", "function": schema}]).ids.size
 
 
@@ -291,15 +290,12 @@ def test_one_template_serves_many_threads_alike():
 
 
 def test_message_that_the_template_would_leave_out_is_refused_not_dropped():
-    """I2 and I13: the template writes nothing for an empty result, and a call must be answered."""
+    """I2: the template writes nothing for an empty message, and nothing stands in for what a user did not say."""
     skips_empty = PLAIN_TOOLS.replace(
         "{%- for m in messages %}", "{%- for m in messages if m.content or m.tool_calls %}", 1
     )
-    chat, turn = _chat(skips_empty), Turn("", None, (CALL,))
     with pytest.raises(MessageDropped, match="empty content"):
-        chat.delta(OPENING, turn, [Message("tool", "")], TOOLS, stop="<|im_end|>")
-    spaces = chat.delta(OPENING, turn, [Message("tool", " ")], TOOLS, stop="<|im_end|>")
-    assert "<|im_start|>tool\n <|im_end|>" in spaces.text
+        _chat(skips_empty).delta(OPENING, Turn("Hm."), [Message("user", "")], TOOLS, stop="<|im_end|>")
 
 
 def test_content_that_the_template_replaces_is_written_as_the_template_writes_it():

@@ -65,7 +65,7 @@ def test_special_tokens_are_those_that_the_file_names(smollm2):
     )
 
 
-def test_smollm2_plays_with_the_fallback(smollm2):
+def test_smollm2_plays_with_tools_as_text(smollm2):
     chat = ChatTemplate("smollm2")
     assert chat.tokenizer is smollm2
     assert (chat.vocabulary, chat.writes_tools, chat.stop_ids) == (49152, False, {2})

@@ -21,8 +21,9 @@ from toolstep.envs.chat.encoder import ControlTokens, Encoder, encoder_for
 from toolstep.envs.chat.errors import ChatTemplateError, TurnNotWritten
 from toolstep.envs.chat.render import Renderer
 from toolstep.envs.chat.segment import Segment
+from toolstep.envs.chat.stop_tokens import stop_tokens_of_config
 from toolstep.envs.chat.template import ChatTemplate
-from toolstep.envs.chat.tokenizer import _from_generation_config, load_tokenizer
+from toolstep.envs.chat.tokenizer import load_tokenizer
 from toolstep.envs.types import Message, Turn
 
 OPENS_OTHERWISE = "in history the template opens the turn otherwise than its generation prompt did"
@@ -67,7 +68,7 @@ class _Auditor:
         self.encoder: Encoder | None = None if chat.tokenizer is None else encoder_for(chat.tokenizer)
         added = builtin.SPECIAL_TOKENS if self.encoder is None else self.encoder.added.texts
         tokens = ControlTokens([*added, *chat.stop_tokens])
-        self.truth = Truth(render, chat._support.fallback, tokens, chat.stop_tokens, chat.template_kwargs, chat.write)
+        self.truth = Truth(render, chat._support.wording, tokens, chat.stop_tokens, chat.template_kwargs)
         whole = text if isinstance(text, str) else "".join(text.values())
         used = sorted(t for t in tokens.texts if t in whole or t in chat.stop_tokens)
         given = self.truth.text(self.truth.opening, generation=True)
@@ -254,6 +255,7 @@ class _Auditor:
         chat = self.chat
         return Facts(
             native_tools=chat.writes_tools,
+            parts={k: "native" if getattr(chat.native, k) else "text" for k in ("schemas", "calls", "results")},
             tool_call_format=chat.tool_call_format.name,
             stop_tokens=tuple(sorted(chat.stop_tokens)),
             stop_source=source,
@@ -271,7 +273,7 @@ def _stop_source(tokenizer: Any) -> str:
         return "built-in template"
     if getattr(tokenizer, "init_kwargs", {}).get("stop_tokens"):
         return "model file"
-    if _from_generation_config(str(getattr(tokenizer, "name_or_path", "") or ""), tokenizer):
+    if stop_tokens_of_config(str(getattr(tokenizer, "name_or_path", "") or ""), tokenizer):
         return "generation_config.json"
     return "the tokenizer's eos_token"
 

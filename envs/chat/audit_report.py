@@ -46,13 +46,16 @@ class Check:
 class Facts:
     """What the template is like.
 
-    native_tools: the template writes tools itself; False: tools are text in the system message (the fallback).
+    native_tools: the template writes schemas, calls and results itself.  parts: for each of these "native", or "text"
+    where it doesn't: then schemas are text of the system message, calls are written as they are sampled, and results
+    are user messages.
     stop_source: where the stop tokens were found.  rewrites: what the template does to the past when a "tool" or
     a "user" message arrives: "thoughts dropped", "system prompt dropped", "earlier text rewritten".  injection_safe:
     text of tools, users and tasks never became a control token; None without a tokenizer.
     """
 
     native_tools: bool
+    parts: Mapping[str, str]
     tool_call_format: str
     stop_tokens: tuple[str, ...]
     stop_source: str

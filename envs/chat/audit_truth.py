@@ -7,17 +7,16 @@ rendered, and the end of the audited turn is looked up in it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from toolstep.envs.chat.audit_scenarios import PLACE, SYSTEM, TOOLS, USER, calls, result, said, worded
 from toolstep.envs.chat.encoder import ControlTokens
 from toolstep.envs.chat.errors import ChatTemplateError, TurnNotWritten
-from toolstep.envs.chat.fallback import Fallback
-from toolstep.envs.chat.history import inline_thoughts
 from toolstep.envs.chat.marks import Marker
 from toolstep.envs.chat.render import Renderer
+from toolstep.envs.chat.wording import Wording
 from toolstep.envs.types import Message, Turn
 
 
@@ -37,38 +36,30 @@ class Boundary:
 class Truth:
     """Renders real conversations with one template.
 
-    tokens: the added tokens of the vocabulary.  stops: where generation stops.  write: the text that a model
-    samples for a turn, for templates that do not write calls themselves.
+    tokens: the added tokens of the vocabulary.  stops: where generation stops.
     """
 
     def __init__(
         self,
         render: Renderer,
-        fallback: Fallback | None,
+        wording: Wording,
         tokens: ControlTokens,
         stops: frozenset[str],
         kwargs: Mapping[str, Any],
-        write: Callable[[Turn], str],
     ):
-        self._render, self._fallback, self._tokens, self._kwargs = render, fallback, tokens, kwargs
-        self.stops, self._write = stops, write
-        self._form: tuple[str | None, bool] | None = None
-        self._thoughts_apart = True
+        self._render, self._wording, self._tokens, self._kwargs = render, wording, tokens, kwargs
+        self.stops = stops
+        self._form: tuple[str | None, bool] = (None, False)  # content, and whether arguments are JSON text
         self.opening = self._find_opening()
-        self._form = self._find_form()
-        self._thoughts_apart = self._fallback is None and self.thought_end() is not None
+        self._find_form()
         given, without = self.text(self.opening, generation=True), self.text(self.opening)
         self._header = tokens.at(given, len(without)) if given.startswith(without) else None
 
     def text(self, messages: Sequence[Message], *, generation: bool = False) -> str:
         """The conversation as the template writes it.  Raises TemplateRejects."""
-        if not self._thoughts_apart:
-            messages = inline_thoughts(messages)
-        if self._fallback is not None:
-            dicts, tools = self._fallback.messages(messages, TOOLS, Marker(plain=True)), []
-        else:
-            dicts, tools = [self._dict(m) for m in messages], TOOLS
-        return self._render(dicts, tools, generation=generation, kwargs=self._kwargs)
+        shown, _ = self._wording.written_results(messages)
+        dicts = [self._dict(d) for d in self._wording.messages(shown, TOOLS, Marker(plain=True))]
+        return self._render(dicts, self._wording.tools(TOOLS, None), generation=generation, kwargs=self._kwargs)
 
     def boundary(self, history: Sequence[Message], turn: Turn, new: Sequence[Message]) -> Boundary:
         """The end of `turn`, which mentions PLACE, where messages like `new` follow it."""
@@ -96,6 +87,8 @@ class Truth:
 
     def thought_end(self) -> str | None:
         """The text between a thought and the answer; None where the template writes no thoughts."""
+        if not self._wording.native.thoughts:
+            return None
         turn = Message("assistant", "Qz7answer", reasoning="Qz7thought")
         try:
             text = self.text([*self.opening, turn])
@@ -134,10 +127,8 @@ class Truth:
             pass
         return (USER,)
 
-    def _find_form(self) -> tuple[str | None, bool] | None:
-        """(content, arguments as JSON text) with which the template writes calls; None if it writes none."""
-        if self._fallback is not None:
-            return None
+    def _find_form(self) -> None:
+        """See how the template writes calls, if it does."""
         for form in ((None, False), ("", False), (None, True), ("", True), ("ok", False), ("ok", True)):
             self._form = form
             try:
@@ -145,18 +136,15 @@ class Truth:
             except ChatTemplateError:
                 continue
             if PLACE in text:
-                return form
-        return None
+                return
 
-    def _dict(self, m: Message) -> dict[str, Any]:
-        d = m.to_dict()
-        if not m.tool_calls:
-            return d
-        if self._form is None:  # calls are known to the template as text only
-            return {"role": "assistant", "content": self._write(Turn(m.content, m.reasoning, m.tool_calls))}
+    def _dict(self, message: dict[str, Any]) -> dict[str, Any]:
+        if not message.get("tool_calls"):
+            return message
         content, as_json = self._form
-        d["content"] = m.content or content
-        for call in d["tool_calls"]:
-            if as_json:
-                call["function"]["arguments"] = json.dumps(call["function"]["arguments"])
-        return d
+        message["content"] = message["content"] or content
+        for call in message["tool_calls"]:
+            given = call["function"]["arguments"]
+            arguments = json.loads(given) if isinstance(given, str) else given
+            call["function"]["arguments"] = json.dumps(arguments) if as_json else arguments
+        return message

@@ -9,14 +9,14 @@ from typing import Any
 from toolstep.envs.chat.delta import DeltaWriter
 from toolstep.envs.chat.encoder import ControlTokens
 from toolstep.envs.chat.errors import ChatTemplateError, UnsafeContent
-from toolstep.envs.chat.fallback import Fallback
 from toolstep.envs.chat.holes import HISTORY, NEW
 from toolstep.envs.chat.marks import Marker
 from toolstep.envs.chat.memo import Known, Memo, NoKey, Skeleton
-from toolstep.envs.chat.native import answers, loose_text, marked_schemas, message_dicts
+from toolstep.envs.chat.native import answers
 from toolstep.envs.chat.provenance import Dicts, Written
 from toolstep.envs.chat.watched import Trace, Untraceable
 from toolstep.envs.chat.watcher import Watcher
+from toolstep.envs.chat.wording import Wording
 from toolstep.envs.types import Message, Turn
 
 Schemas = Sequence[Mapping[str, Any]]
@@ -24,30 +24,26 @@ _PLAIN = Marker(plain=True)
 
 
 class ContextWriter:
-    """Writes with one template.  Shared by all rows and threads.
+    """Writes with one template.  Shared by all rows and threads.  tokens: the added tokens of the vocabulary."""
 
-    fallback: None where the template itself knows tools.  tokens: the added tokens of the vocabulary.
-    """
-
-    def __init__(self, writer: DeltaWriter, fallback: Fallback | None, tokens: ControlTokens):
-        self._writer, self._fallback, self._tokens = writer, fallback, tokens
-        self.memo = Memo(contents=fallback is not None)
+    def __init__(self, writer: DeltaWriter, wording: Wording, tokens: ControlTokens):
+        self._writer, self._wording, self._tokens = writer, wording, tokens
+        self.memo = Memo(contents=not wording.native.results)
 
     def prompt(self, messages: Sequence[Message], tools: Schemas, kwargs: Mapping[str, Any]) -> Written:
         """The context in front of the first turn."""
+        messages, notes = self._wording.written_results(messages)
         constants: list[Any] = [[dict(t) for t in tools], dict(kwargs)]
 
         def key(known: Known) -> Any:
             return known.prompt_key(messages, constants)
 
         def write(trace: Trace | None) -> Written:
-            return (
-                self._marked_prompt(messages, tools, kwargs)
-                if trace is None
-                else self._traced_prompt(messages, tools, kwargs, trace)
-            )
+            if trace is None:
+                return self._marked_prompt(messages, tools, kwargs)
+            return self._opening(messages, tools, kwargs, deep=True, trace=trace)
 
-        return self._recalled(key, write, {NEW: messages})
+        return _noted(self._recalled(key, write, {NEW: messages}), notes)
 
     def delta(
         self,
@@ -61,31 +57,24 @@ class ContextWriter:
         kwargs: Mapping[str, Any],
     ) -> Written:
         """What follows `turn`; see `ChatTemplate.delta`."""
-        fallback, writer = self._fallback, self._writer
+        wording, writer = self._wording, self._writer
+        native = wording.native
         calls = [(c.name, c.id) for c in turn.calls]
-        schemas = [dict(t) for t in tools]
-        constants: list[Any] = [schemas, dict(kwargs)]
+        constants: list[Any] = [[dict(t) for t in tools], dict(kwargs)]
         # A thought that the template can't write apart from the content stands in the content.
-        text = bool(turn.content or (turn.reasoning and not writer.writes_thoughts))
-        if fallback is None:
-            new = answers(new, calls)
-        else:
-            calls = []
+        text = bool(turn.content or (turn.reasoning and not native.thoughts))
+        new, notes = wording.written_results(answers(new, calls) if native.results else new)
+        calls = calls if native.calls else []
 
         def key(known: Known) -> Any:
             return known.delta_key(history, calls, new, constants, stop, thought_open, text)
 
         def attempt(trace: Trace | None, shown: Dicts) -> Written:
             mark = _PLAIN if trace is None else Watcher(trace, HISTORY, labels=self.memo.known.labels)
-            if fallback is None:
-                base = message_dicts(history, mark, deep=False)
-            else:
-                base, shown = fallback.messages(_silent(history), tools, mark), []
+            base = wording.messages(history if native.calls else _silent(history), tools, mark)
 
             def follow(m: Any) -> Dicts:
-                if fallback is None:
-                    return message_dicts(new, m, deep=False)
-                return fallback.messages(new, (), m, opening=False)
+                return wording.messages(new, (), m, opening=False)
 
             return writer.delta(
                 base, calls, follow, shown, stop=stop, text=text, thought_open=thought_open, kwargs=kwargs, trace=trace
@@ -93,27 +82,26 @@ class ContextWriter:
 
         def write(trace: Trace | None) -> Written:
             if trace is None:
-                return attempt(None, schemas)
+                return attempt(None, wording.tools(tools, None))
             try:  # some templates write the tools again, in front of the last user message
-                return attempt(trace, marked_schemas(tools, Watcher(trace, HISTORY)))
+                return attempt(trace, wording.tools(tools, Watcher(trace, HISTORY)))
             except Untraceable:
                 if trace.blames_label:
                     raise
                 trace.failed = ""  # what was asked until here stays asked
-                return attempt(trace, schemas)
+                return attempt(trace, wording.tools(tools, None))
 
-        return self._recalled(key, write, {HISTORY: history, NEW: new})
+        return _noted(self._recalled(key, write, {HISTORY: history, NEW: new}), notes)
 
     def close(
         self, history: Sequence[Message], turn: Turn, tools: Schemas, *, thought_open: bool, kwargs: Mapping[str, Any]
     ) -> Written:
         """What closes a cut turn that no message follows."""
-        if self._fallback is not None:
-            base = self._fallback.messages(history, tools, _PLAIN)
-            return self._writer.close(base, [], [], thought_open=thought_open, kwargs=kwargs)
-        base = message_dicts(history, _PLAIN, deep=False)
-        calls = [(c.name, c.id) for c in turn.calls]
-        return self._writer.close(base, calls, [dict(t) for t in tools], thought_open=thought_open, kwargs=kwargs)
+        wording = self._wording
+        base = wording.messages(history, tools, _PLAIN)
+        calls = [(c.name, c.id) for c in turn.calls] if wording.native.calls else []
+        shown = wording.tools(tools, None)
+        return self._writer.close(base, calls, shown, thought_open=thought_open, kwargs=kwargs)
 
     # ------------------------------------------------------------------ remembered, traced, marked
     def _recalled(
@@ -146,35 +134,32 @@ class ContextWriter:
             memo.add(trace.questions, key, skeleton)
         return write(None) if skeleton is None else written
 
-    def _traced_prompt(
-        self, messages: Sequence[Message], tools: Schemas, kwargs: Mapping[str, Any], trace: Trace
-    ) -> Written:
-        fallback = self._fallback
-        if fallback is not None:
-            return self._writer.opening(lambda mark: (fallback.messages(messages, tools, mark), []), kwargs, trace)
-        self._refuse_control_tokens(loose_text(messages, tools, deep=True))
-        return self._writer.opening(
-            lambda mark: (message_dicts(messages, mark, deep=True), marked_schemas(tools, mark)), kwargs, trace
-        )
-
     def _marked_prompt(self, messages: Sequence[Message], tools: Schemas, kwargs: Mapping[str, Any]) -> Written:
-        fallback = self._fallback
-        if fallback is not None:
-            return self._writer.opening(lambda mark: (fallback.messages(messages, tools, mark), []), kwargs)
-        self._refuse_control_tokens(loose_text(messages, tools, deep=True))
         try:
-            deep = self._writer.opening(
-                lambda mark: (message_dicts(messages, mark, deep=True), marked_schemas(tools, mark)), kwargs
-            )
+            deep = self._opening(messages, tools, kwargs, deep=True)
             if not deep.notes:
                 return deep
         except UnsafeContent:
             pass
         # The template looks into a call's arguments or a tool's schema: leave those alone, if that is safe.
-        self._refuse_control_tokens(loose_text(messages, tools, deep=False))
-        return self._writer.opening(
-            lambda mark: (message_dicts(messages, mark, deep=False), [dict(t) for t in tools]), kwargs
-        )
+        return self._opening(messages, tools, kwargs, deep=False)
+
+    def _opening(
+        self,
+        messages: Sequence[Message],
+        tools: Schemas,
+        kwargs: Mapping[str, Any],
+        *,
+        deep: bool,
+        trace: Trace | None = None,
+    ) -> Written:
+        wording = self._wording
+        self._refuse_control_tokens(wording.loose_text(messages, tools, deep=deep))
+
+        def write(mark: Any) -> tuple[Dicts, Dicts]:
+            return wording.messages(messages, tools, mark, deep=deep), wording.tools(tools, mark if deep else None)
+
+        return self._writer.opening(write, kwargs, trace)
 
     def _refuse_control_tokens(self, texts: Sequence[str]) -> None:
         for text in texts:
@@ -183,6 +168,10 @@ class ContextWriter:
                     f"a tool's schema or an earlier call holds the control token {token!r} where it cannot be told "
                     f"from the template's own, in {text[:80]!r}; take it out"
                 )
+
+
+def _noted(written: Written, notes: tuple[str, ...]) -> Written:
+    return replace(written, notes=(*written.notes, *notes)) if notes else written
 
 
 def _silent(history: Sequence[Message]) -> list[Message]:

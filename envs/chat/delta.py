@@ -32,6 +32,7 @@ from toolstep.envs.chat.holes import NEW
 from toolstep.envs.chat.marks import Span
 from toolstep.envs.chat.provenance import Conversation, Dicts, Placed, Writer, Written, marked, traced
 from toolstep.envs.chat.render import Renderer
+from toolstep.envs.chat.turn_ends import TurnEnds
 from toolstep.envs.chat.turns import PROBE_TOOLS, SENTINEL, Shape, Turns, safe_name, stand_in, user
 from toolstep.envs.chat.watched import Trace
 
@@ -51,7 +52,8 @@ class DeltaWriter:
         self.stops = stops
         self.header = self._find_header(kwargs)
         self._thought_marks = self._find_thought_marks(kwargs)
-        self._turns = Turns(render, kwargs, thoughts=self.writes_thoughts)
+        self._turns = Turns(render, kwargs)
+        self._ends = TurnEnds(tokens, stops, self.header)
 
     # ------------------------------------------------------------------ the delta
     def delta(
@@ -125,16 +127,17 @@ class DeltaWriter:
         if trace is not None:
             behind = [(a, hole) for a, _, hole in full.holes or () if a >= cut]
             lead = full.text[cut : behind[0][0] if behind else None]
-            if behind and not behind[0][1].piece.required and self._turn_end(lead)[1] is None:
+            if behind and not behind[0][1].piece.required and self._ends.first_stop(lead)[1] is None:
                 trace.fail("text of the history stands behind the turn, before its end is seen")
 
         def alone() -> str:
             return self._alone(head, tools, kwargs, trace)
 
-        tail, close = self._turn_end(lead)
+        tail, close = self._ends.first_stop(lead)
         also_last = None  # whether the close is also written when the turn is last: else it may be a header
         if close is None:
-            tail, close, also_last = self._unstopped(shape, lead, alone(), notes)
+            tail, close, also_last, note = self._ends.unstopped(lead, alone(), calls=shape.calls)
+            notes.append(note)
         rest = lead[len(tail) :]
         if not shape.calls and tail.strip():
             notes.append(f"the template writes {tail!r} after the content of an assistant turn")
@@ -186,7 +189,7 @@ class DeltaWriter:
             except ChatTemplateError as e:
                 error = error or e
                 continue
-            close = self._turn_end(after)[1] or ""
+            close = self._ends.first_stop(after)[1] or ""
             text = (self.thought_end if thought_open else "") + close
             return Written(text, inserted=text)
         raise error or TurnNotWritten("the template writes no assistant turn")
@@ -202,6 +205,11 @@ class DeltaWriter:
     def writes_thoughts(self) -> bool:
         """Whether the template writes a thought that it is given apart from the content (`reasoning_content`)."""
         return self._thought_marks is not None
+
+    @property
+    def json_arguments(self) -> bool:
+        """Whether the template must be given a call's arguments as JSON text, not as a dict."""
+        return self._turns.json_arguments
 
     @property
     def thought_end(self) -> str:
@@ -234,46 +242,6 @@ class DeltaWriter:
         if trace is not None and any(b > at for _, b, _ in holes):
             trace.fail("text of the history stands behind a turn that is last")
         return text[at + len(SENTINEL) :]
-
-    def _turn_end(self, after: str) -> tuple[str, str | None]:
-        """Text up to the first stop token, and that token."""
-        found = [(at, -len(s), s) for s in self.stops if (at := after.find(s)) >= 0]
-        if not found:
-            return "", None
-        at, _, token = min(found)
-        return after[:at], token
-
-    def _unstopped(self, shape: Shape, after: str, alone: str, notes: list[str]) -> tuple[str, str | None, bool]:
-        """(tail, close, close is also written last) of a turn with no stop token between it and the first content."""
-        tail = self._shared(alone, after)
-        if self.header and self.header in tail:  # a turn's own text does not open the next one
-            tail = tail[: tail.index(self.header)]
-        last, here = self._tokens.at(alone, len(tail)), self._tokens.at(after, len(tail))
-        if (
-            last in self.stops
-            and here
-            and here != last
-            and self._tokens.at(after, len(tail) + len(here)) == self.header
-        ):
-            notes.append(f"the template writes {here!r} in place of the stop token once the turn is history")
-            return tail, here, True
-        if not shape.calls and (token := next(iter(self._tokens.find_all(tail)), None)):
-            raise StopTokenMismatch(
-                f"the template closes assistant turns with {token!r}, but generation stops at "
-                f"{sorted(self.stops)}: it would run on.  Pass stop_tokens={sorted({*self.stops, token})!r}"
-            )
-        notes.append("the template writes no close after this turn")
-        return tail, None, False
-
-    def _shared(self, a: str, b: str) -> str:
-        """What both texts begin with, in whole tokens."""
-        n = 0
-        while n < len(a) and n < len(b):
-            ta, tb = self._tokens.at(a, n), self._tokens.at(b, n)
-            if ta != tb or (ta is None and a[n] != b[n]):
-                break
-            n += len(ta) if ta else 1
-        return a[:n]
 
     # ------------------------------------------------------------------ probes, at construction
     def _find_header(self, kwargs: Mapping[str, Any]) -> str | None:

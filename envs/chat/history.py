@@ -6,16 +6,33 @@ does, Mistral 7B v0.3 loses the system prompt.  An append-only context is then n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from toolstep.envs.chat.errors import ChatTemplateError
+from toolstep.envs.chat.marks import Marker
+from toolstep.envs.chat.render import Renderer
+from toolstep.envs.chat.wording import Wording
 from toolstep.envs.types import Message, ToolCall
 
 Render = Callable[[Sequence[Message], bool], str]
 """(messages, with the generation prompt) -> text, as the template writes the real messages."""
 
 _PROBE_THOUGHT = "Zq7thoughtQz"
+
+
+def real_conversation(
+    renderer: Renderer, wording: Wording, tools: Sequence[Mapping[str, Any]], kwargs: Mapping[str, Any]
+) -> Render:
+    """How a template writes conversations as they were: nothing shortened, marked or stood in for."""
+
+    def render(messages: Sequence[Message], generation: bool) -> str:
+        shown, _ = wording.written_results(messages)
+        dicts = wording.messages(shown, tools, Marker(plain=True))
+        return renderer(dicts, wording.tools(tools, None), generation=generation, kwargs=kwargs)
+
+    return render
 
 
 def keeps_history(
@@ -40,15 +57,16 @@ def keeps_history(
     return not turn.reasoning or turn.reasoning.strip() in now[len(given) :]
 
 
-def rewriting_roles(render: Render, header: str | None, *, calls: bool) -> frozenset[str]:
+def rewriting_roles(render: Render, header: str | None) -> frozenset[str]:
     """Roles of new messages at which the template may rewrite the past, found on a small thinking conversation."""
     history = [Message("system", "Zq7systemQz"), Message("user", "Zq7userQz")]
     answer = Message("assistant", "Zq7answerQz", reasoning=_PROBE_THOUGHT)
-    probes = {"user": (answer, Message("user", "Zq7nextQz"))}
-    if calls:
-        call = ToolCall("call00000", "probe", "{}", {})
-        result = Message("tool", "Zq7resultQz", tool_call_id=call.id, name=call.name)
-        probes["tool"] = (replace(answer, content="", tool_calls=(call,)), result)
+    call = ToolCall("call00000", "probe", "{}", {})
+    result = Message("tool", "Zq7resultQz", tool_call_id=call.id, name=call.name)
+    probes = {
+        "user": (answer, Message("user", "Zq7nextQz")),
+        "tool": (replace(answer, content="", tool_calls=(call,)), result),
+    }
     out = set()
     for role, (turn, new) in probes.items():
         for start in (history, history[1:]):  # some templates take no system message
@@ -59,11 +77,3 @@ def rewriting_roles(render: Render, header: str | None, *, calls: bool) -> froze
             except ChatTemplateError:
                 continue
     return frozenset(out)
-
-
-def inline_thoughts(messages: Sequence[Message]) -> list[Message]:
-    """The messages for a template that knows thoughts only as part of the content."""
-    return [
-        replace(m, content=f"<think>\n{m.reasoning}\n</think>\n\n{m.content}", reasoning=None) if m.reasoning else m
-        for m in messages
-    ]

@@ -1,8 +1,12 @@
-"""Conversations as a template that knows tools reads them: OpenAI-style dicts, with marks where text is foreign."""
+"""Messages and tools as a template reads them that writes them itself: OpenAI-style dicts, with marks where text is
+foreign.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from toolstep.envs.chat.marks import Marker
@@ -11,24 +15,53 @@ from toolstep.envs.chat.watcher import Watcher
 from toolstep.envs.types import Message
 
 
-def message_dicts(messages: Sequence[Message], mark: Marker | Watcher, *, deep: bool) -> list[dict[str, Any]]:
-    """Messages with the content of system, user and tool messages marked; `deep`: the assistant's words as well."""
-    out = []
-    for i, m in enumerate(messages):
-        d = m.to_dict()
-        if m.role != "assistant":
-            d["content"] = mark.wrap(m.content, at=i)
-        elif deep and m.content:
-            d["content"] = mark.wrap(m.content, required=False)
-        for call in d.get("tool_calls", ()):
-            call["id"] = mark.label(call["id"])
-            call["function"]["name"] = mark.label(safe_name(call["function"]["name"]))
-            if deep:
-                call["function"]["arguments"] = mark.wrap_values(call["function"]["arguments"])
-        for key in ("name", "tool_call_id"):
-            if key in d:
-                d[key] = mark.label(safe_name(d[key]))
-        out.append(d)
+@dataclass(frozen=True, slots=True)
+class Native:
+    """What a template writes itself.
+
+    schemas: the tools that it is given.  calls: the calls of a turn; then it writes their results too.  results: tool
+    messages.  thoughts: thoughts that stand apart from the content.  empty, blank: tool messages without any text, or
+    with nothing but white space.  json_arguments: it is given the arguments of a call as JSON text.
+    """
+
+    schemas: bool = True
+    calls: bool = True
+    results: bool = True
+    thoughts: bool = True
+    empty: bool = True
+    blank: bool = True
+    json_arguments: bool = False
+
+    def leaves_out(self, content: str) -> bool:
+        """Whether the template writes no message for a tool's result `content`."""
+        return not ((self.blank or content.strip()) if content else self.empty)
+
+
+def message_dict(
+    m: Message, mark: Marker | Watcher, *, at: int = -1, deep: bool = False, json_arguments: bool = False
+) -> dict[str, Any]:
+    """A message with its content marked; of an assistant's message nothing is, or if `deep` all that is text.
+
+    at: the index of the message.  json_arguments: those of calls are JSON text.
+    """
+    out = m.to_dict()
+    if m.role != "assistant":
+        out["content"] = mark.wrap(m.content, at=at)
+    elif deep:
+        for key in ("content", "reasoning_content"):
+            if out.get(key):
+                out[key] = mark.wrap(out[key], required=False)
+    for call in out.get("tool_calls", ()):
+        call["id"] = mark.label(call["id"])
+        function = call["function"]
+        function["name"] = mark.label(safe_name(function["name"]))
+        if json_arguments:
+            function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
+        if deep:
+            function["arguments"] = mark.wrap_values(function["arguments"])
+    for key in ("name", "tool_call_id"):
+        if key in out:
+            out[key] = mark.label(safe_name(out[key]))
     return out
 
 
@@ -68,7 +101,7 @@ def loose_text(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], 
         if m.role == "assistant":
             arguments = [dict(c.parsed or {}) for c in m.tool_calls]
             found += [s for a in arguments for s in (_keys(a) if deep else _strings(a, frozenset()))]
-            found += [] if deep else [m.content]
+            found += [] if deep else [m.content, m.reasoning or ""]
     return found
 
 

@@ -3,14 +3,44 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
-from toolstep.envs.chat.errors import ChatTemplateError
+from toolstep.envs.chat.errors import ChatTemplateError, TemplateRejects
+from toolstep.envs.chat.history import Render
+from toolstep.envs.chat.native import answers
+from toolstep.envs.chat.provenance import Written
+from toolstep.envs.types import Message, Turn
 
 _SHOWN = 60  # characters of each text in an error
 
 
 class DeltaMismatch(ChatTemplateError):
     """A delta is not what the template writes there in the real conversation."""
+
+
+def check_written(
+    written: Written,
+    real: Render,
+    history: Sequence[Message],
+    turn: Turn,
+    new: Sequence[Message],
+    *,
+    stop: str | None,
+    thought_end: str,
+) -> None:
+    """Hold what was written behind `turn` against the real conversation.  Raises DeltaMismatch.
+
+    thought_end: what the delta begins with to close a thought that the sample left open; the conversation has none.
+    A conversation that the template refuses (one with several calls in a turn, for instance) shows nothing.
+    """
+    said = Message("assistant", turn.content, turn.calls, reasoning=turn.reasoning)
+    answered = answers(new, [(c.name, c.id) for c in turn.calls])
+    try:
+        text = real([*history, said, *answered], True)
+    except TemplateRejects:
+        return
+    replaced = any(n.startswith("the sample stopped at") for n in written.notes)
+    check_delta(written.text.removeprefix(thought_end), text, None if replaced else stop)
 
 
 def check_delta(delta: str, real: str, stop: str | None) -> None:

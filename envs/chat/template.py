@@ -15,18 +15,18 @@ from toolstep.envs.chat import builtin
 from toolstep.envs.chat.context import ContextWriter
 from toolstep.envs.chat.delta import DeltaWriter
 from toolstep.envs.chat.encoder import ControlTokens, Encoder, encoder_for
-from toolstep.envs.chat.errors import ChatTemplateError, NoChatTemplate, TemplateRejects, UnsupportedTokenizer
+from toolstep.envs.chat.errors import ChatTemplateError, NoChatTemplate, UnsupportedTokenizer
 from toolstep.envs.chat.formats import ToolCallFormat
 from toolstep.envs.chat.formats.base import Finish
-from toolstep.envs.chat.history import Render, inline_thoughts, keeps_history, rewriting_roles
-from toolstep.envs.chat.marks import Marker
-from toolstep.envs.chat.native import answers, message_dicts
+from toolstep.envs.chat.history import Render, keeps_history, real_conversation, rewriting_roles
+from toolstep.envs.chat.native import Native
 from toolstep.envs.chat.probe import Support, probe
 from toolstep.envs.chat.provenance import Written
 from toolstep.envs.chat.render import Renderer
 from toolstep.envs.chat.segment import Segment
-from toolstep.envs.chat.strict import check_delta
-from toolstep.envs.chat.tokenizer import default_stop_tokens, load_tokenizer
+from toolstep.envs.chat.stop_tokens import default_stop_tokens, stop_texts
+from toolstep.envs.chat.strict import check_written
+from toolstep.envs.chat.tokenizer import load_tokenizer
 from toolstep.envs.chat.turns import PROBE_TOOLS
 from toolstep.envs.types import Message, Source, Turn
 
@@ -45,7 +45,7 @@ class ChatTemplate:
     stop_tokens: the tokens, as text or id, at which generation stops; by default what `default_stop_tokens`
         finds.
     tool_call_format: a name of `formats.FORMATS`; by default what the template's own rendering of a call
-        shows.
+        shows, else what its list of tools asks for, else "hermes_json".
     template_kwargs: variables for every rendering (`enable_thinking=False`).
     clock: the time that a template's `strftime_now` tells; the moment of construction by default.
     strict: hold each delta against a rendering of the whole real conversation, and raise `strict.DeltaMismatch` where
@@ -53,8 +53,8 @@ class ChatTemplate:
 
     What can be known to go wrong is found here, by rendering a small conversation with a call, its result and
     a user's follow-up: the constructor raises `StopTokenMismatch`, `TemplateRejects`,
-    `UnknownToolCallFormat`, ...  A template without support for tools is served by the fallback
-    (`writes_tools` is False, see `chat/fallback.py`).
+    `UnknownToolCallFormat`, ...  What a template does not write of schemas, calls and results is put into words for it
+    (see `native` and `chat/wording.py`).
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ChatTemplate:
             if chat_template is not None and stop_tokens is None:
                 raise ChatTemplateError("a chat_template without a tokenizer needs stop_tokens=[...] as well")
             text: str | Mapping[str, str] = chat_template or builtin.CHATML_HERMES
-            stops = _texts(builtin.STOP_TOKENS if stop_tokens is None else stop_tokens, None)
+            stops = stop_texts(builtin.STOP_TOKENS if stop_tokens is None else stop_tokens, None)
             tokens = ControlTokens([*stops, *builtin.SPECIAL_TOKENS])
             variables: dict[str, Any] = {}
             self.stop_ids: frozenset[int] = frozenset()
@@ -84,7 +84,7 @@ class ChatTemplate:
             text = chat_template or self._own_template()
             self._encoder = encoder_for(self.tokenizer)
             given = default_stop_tokens(self.tokenizer) if stop_tokens is None else stop_tokens
-            stops = _texts(given, self.tokenizer)
+            stops = stop_texts(given, self.tokenizer)
             tokens = self._encoder.added
             variables = dict(self.tokenizer.special_tokens_map)
             self.stop_ids = frozenset(int(self.tokenizer.convert_tokens_to_ids(t)) for t in stops)
@@ -93,8 +93,8 @@ class ChatTemplate:
         self.stop_tokens: frozenset[str] = stops
         self.vocabulary: int = 0 if self.tokenizer is None else len(self.tokenizer)
         self._writer = DeltaWriter(Renderer(text, variables, clock=clock), tokens, stops, self.template_kwargs)
-        self._support: Support = probe(self._writer, tool_call_format, self.template_kwargs)
-        self._context = ContextWriter(self._writer, self._support.fallback, tokens)
+        self._support: Support = probe(self._writer, tokens, tool_call_format, self.template_kwargs)
+        self._context = ContextWriter(self._writer, self._support.wording, tokens)
         self._stops = {k: v or self._any_stop() for k, v in self._support.stops.items()}
 
     def _own_template(self) -> str | Mapping[str, str]:
@@ -115,19 +115,25 @@ class ChatTemplate:
 
     @property
     def writes_tools(self) -> bool:
-        """Whether the template itself writes tools, calls and results; False: the fallback is in use."""
-        return self._support.fallback is None
+        """Whether the template itself writes schemas, calls and results; see `native` for each of them."""
+        native = self.native
+        return native.schemas and native.calls and native.results
+
+    @property
+    def native(self) -> Native:
+        """What the template writes itself; the rest is put into words for it (`wording.py`)."""
+        return self._support.wording.native
 
     @property
     def tool_call_format(self) -> ToolCallFormat:
-        return self._support.form
+        return self._support.wording.form
 
     # ------------------------------------------------------------------ context
     def prompt(self, messages: Sequence[Message], tools: Schemas, *, kwargs: Mapping[str, Any] = _NO_KWARGS) -> Segment:
         """The context in front of the first turn; every source is PROMPT."""
         if not messages:
             raise ValueError("a prompt needs at least one message")
-        written = self._context.prompt(self._worded(messages), tools, {**self.template_kwargs, **kwargs})
+        written = self._context.prompt(messages, tools, {**self.template_kwargs, **kwargs})
         ids, _ = self._encode(replace(written, body=()), opening=True)  # all of it is prompt
         return Segment(written.text, ids, np.full(len(ids), Source.PROMPT, np.uint8), notes=written.notes)
 
@@ -159,7 +165,8 @@ class ChatTemplate:
         merged = {**self.template_kwargs, **kwargs}
         written = self._context.delta(history, turn, new, tools, stop=stop, thought_open=thought_open, kwargs=merged)
         if self.strict:
-            self._check(written, history, turn, new, tools, stop, thought_open, merged)
+            end = self._writer.thought_end if thought_open and stop is None else ""
+            check_written(written, self._real(tools, merged), history, turn, new, stop=stop, thought_end=end)
         return self._segment(written)
 
     def close(
@@ -188,55 +195,16 @@ class ChatTemplate:
         kwargs: Mapping[str, Any] = _NO_KWARGS,
     ) -> bool:
         """Whether the template, given `new` behind `turn`, still writes the past as the model saw it (`history.py`)."""
-        render = self._real_renderer(tools, {**self.template_kwargs, **kwargs})
-        return keeps_history(render, self._writer.header, history, turn, new)
+        real = self._real(tools, {**self.template_kwargs, **kwargs})
+        return keeps_history(real, self._writer.header, history, turn, new)
 
     @cached_property
     def rewriting_roles(self) -> frozenset[str]:
         """Roles of new messages ("user", "tool") at which this template may rewrite the past."""
-        render = self._real_renderer(PROBE_TOOLS if self.writes_tools else [], self.template_kwargs)
-        return rewriting_roles(render, self._writer.header, calls=self.writes_tools)
+        return rewriting_roles(self._real(PROBE_TOOLS, self.template_kwargs), self._writer.header)
 
-    def _real_renderer(self, tools: Schemas, kwargs: Mapping[str, Any]) -> Render:
-        fallback = self._support.fallback
-
-        def render(messages: Sequence[Message], generation: bool) -> str:
-            worded = self._worded(messages)
-            if fallback is not None:
-                dicts = fallback.messages(worded, tools, Marker(plain=True))
-                return self._writer.render(dicts, generation=generation, kwargs=kwargs)
-            dicts = message_dicts(worded, Marker(plain=True), deep=False)
-            return self._writer.render(dicts, [dict(t) for t in tools], generation=generation, kwargs=kwargs)
-
-        return render
-
-    def _worded(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Thoughts as part of the content, where the template knows no other way to write them."""
-        apart = self.writes_tools and self._writer.writes_thoughts
-        return messages if apart else inline_thoughts(messages)
-
-    def _check(
-        self,
-        written: Written,
-        history: Sequence[Message],
-        turn: Turn,
-        new: Sequence[Message],
-        tools: Schemas,
-        stop: str | None,
-        thought_open: bool,
-        kwargs: Mapping[str, Any],
-    ) -> None:
-        said = Message("assistant", turn.content, turn.calls, reasoning=turn.reasoning)
-        answered = answers(new, [(c.name, c.id) for c in turn.calls])
-        try:
-            real = self._real_renderer(tools, kwargs)([*history, said, *answered], True)
-        except TemplateRejects:
-            return  # it refuses the real turn (several calls, for instance): nothing to compare with
-        text = written.text
-        if thought_open and stop is None:
-            text = text.removeprefix(self._writer.thought_end)
-        replaced = any(n.startswith("the sample stopped at") for n in written.notes)
-        check_delta(text, real, None if replaced else stop)
+    def _real(self, tools: Schemas, kwargs: Mapping[str, Any]) -> Render:
+        return real_conversation(self._writer.render, self._support.wording, tools, kwargs)
 
     def _segment(self, written: Written) -> Segment:
         ids, body = self._encode(written)
@@ -266,14 +234,14 @@ class ChatTemplate:
         first_id: the number of the first call's id (`call00000`).
         tools: the schemas on offer; formats that write arguments as plain text take their types from them.
         """
-        return self._support.form.parse(text, finish=finish, prompt_tail=prompt_tail, first_id=first_id, tools=tools)
+        return self.tool_call_format.parse(text, finish=finish, prompt_tail=prompt_tail, first_id=first_id, tools=tools)
 
     def write(self, turn: Turn, *, prompt_tail: str = "", tools: Schemas = ()) -> str:
         """The text that a model would sample for `turn`, without the stop token: the inverse of `parse`.
 
         Raises UnwritableTurn for a turn that the tool-call format cannot express.
         """
-        return self._support.form.write(turn, prompt_tail=prompt_tail, tools=tools)
+        return self.tool_call_format.write(turn, prompt_tail=prompt_tail, tools=tools)
 
     def encode_turn(self, text: str) -> NDArray[np.int64]:
         """Ids, int64 [T], of a turn as a model would sample it, with the stop token with which such a turn
@@ -308,25 +276,6 @@ class ChatTemplate:
         if self._encoder is None:
             return text[: max(n, 0) * CHARACTERS_PER_TOKEN]
         return self._encoder.prefix(text, n)
-
-
-def _texts(tokens: Collection[str | int], tokenizer: Any) -> frozenset[str]:
-    """Stop tokens as text.  Raises ChatTemplateError for one that is not a single token of the tokenizer."""
-    if isinstance(tokens, str):
-        raise ChatTemplateError(f"stop_tokens must be a collection, not the text {tokens!r}: write [{tokens!r}]")
-    out = set()
-    for t in tokens:
-        if tokenizer is None:
-            if not isinstance(t, str):
-                raise ChatTemplateError(f"stop token {t!r} is an id, and there is no tokenizer to look it up in")
-            out.add(t)
-            continue
-        text = t if isinstance(t, str) else tokenizer.convert_ids_to_tokens(int(t))
-        id_ = tokenizer.convert_tokens_to_ids(text) if text else None
-        if id_ is None or (id_ == tokenizer.unk_token_id and text != tokenizer.unk_token):
-            raise ChatTemplateError(f"the stop token {t!r} is not in the tokenizer's vocabulary of {len(tokenizer)}")
-        out.add(text)
-    return frozenset(out)
 
 
 def _occurrences(text: str, token: str) -> list[int]:

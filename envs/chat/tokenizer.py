@@ -1,14 +1,13 @@
-"""Loading tokenizers by name, once each, and the tokens at which their models stop."""
+"""Loading tokenizers by name, once each."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import threading
 from pathlib import Path
 from typing import Any
 
-from toolstep.envs.chat.errors import ChatTemplateError, TokenizerNotFound
+from toolstep.envs.chat.errors import TokenizerNotFound
 
 _loaded: dict[str, Any] = {}
 _lock = threading.Lock()
@@ -59,50 +58,3 @@ def _from_gguf(path: Path) -> Any:
     from toolstep.envs.chat.gguf import tokenizer_from_gguf
 
     return tokenizer_from_gguf(path)
-
-
-def default_stop_tokens(tokenizer: Any) -> frozenset[str]:
-    """Where generation stops: the generation config beside the tokenizer if there is one, else its `eos_token`.
-
-    A model often stops at more tokens than its tokenizer names (Llama's `<|eom_id|>`, gpt-oss's `<|call|>`).
-    """
-    known = getattr(tokenizer, "init_kwargs", {}).get("stop_tokens")
-    if known:
-        return frozenset(known)
-    stops = _from_generation_config(str(getattr(tokenizer, "name_or_path", "") or ""), tokenizer)
-    if not stops and tokenizer.eos_token:
-        stops = frozenset((str(tokenizer.eos_token),))
-    if not stops:
-        raise ChatTemplateError(
-            "nothing says where generation stops: the tokenizer has no eos_token, and no "
-            "generation_config.json lies beside it; pass stop_tokens=[...]"
-        )
-    return stops
-
-
-def _from_generation_config(name: str, tokenizer: Any) -> frozenset[str]:
-    file: Path | None = None
-    if name and Path(name).is_dir():
-        file = Path(name) / "generation_config.json"
-    elif name:
-        try:
-            from transformers.utils.hub import cached_file
-
-            found = cached_file(
-                name,
-                "generation_config.json",
-                _raise_exceptions_for_gated_repo=False,
-                _raise_exceptions_for_missing_entries=False,
-                _raise_exceptions_for_connection_errors=False,
-            )
-            file = Path(found) if found else None
-        except (OSError, ValueError):
-            file = None
-    if file is None or not file.is_file():
-        return frozenset()
-    try:
-        ids = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
-    except ValueError as e:
-        raise ChatTemplateError(f"{file} is not JSON: {e}") from e
-    ids = [ids] if isinstance(ids, int) else ids or []
-    return frozenset(t for t in tokenizer.convert_ids_to_tokens(list(ids)) if t)

@@ -58,11 +58,11 @@ def _kept_name(name: Any) -> Any:
 class Turns:
     """Writes stand-in turns, and earlier messages in short.  Immutable after construction.
 
-    thoughts: whether the template writes thoughts apart from the content; if not, a thought is text of the turn.
+    json_arguments: whether the template writes calls only with their arguments as JSON text, not as a dict.
     """
 
-    def __init__(self, render: Renderer, kwargs: Mapping[str, Any], *, thoughts: bool):
-        self._render, self._thoughts = render, thoughts
+    def __init__(self, render: Renderer, kwargs: Mapping[str, Any]):
+        self._render = render
         self._orders: dict[tuple[int, bool], list[Shape]] = {}
         self._history: dict[bool, Shape] = {}
         for calls in (1, 2):
@@ -73,6 +73,8 @@ class Turns:
                 self._orders[calls, text] = [*order, PLAIN]
                 if calls == 1:
                     self._history[text] = next((s for s in order if s in written), Shape(True, False, ""))
+            if calls == 1:
+                self.json_arguments = bool(written) and all(s.json_arguments for s in written)
             self._one_call = bool(written) and all(s.one_call for s in written)
 
     def shapes(self, calls: int, text: bool = False) -> list[Shape]:
@@ -87,8 +89,7 @@ class Turns:
         if m["role"] == "assistant":
             if not m.get("tool_calls"):
                 return {"role": "assistant", "content": "ok"}
-            text = m.get("content") or (m.get("reasoning_content") and not self._thoughts)
-            shape = self._history[bool(text)]
+            shape = self._history[bool(m.get("content"))]
             # A template that takes one call a turn refuses more of them in the history too.
             calls = m["tool_calls"][:1] if self._one_call else m["tool_calls"]
             return {
@@ -103,11 +104,14 @@ class Turns:
     def _written(self, shape: Shape, calls: int, kwargs: Mapping[str, Any]) -> bool:
         names = [("probe", f"call{i:05d}") for i in range(calls)]
         results = [{"role": "tool", "content": "ok", "name": n, "tool_call_id": i} for n, i in names]
-        try:
-            messages = [user(), stand_in(shape, names), *results]
-            text = self._render(messages, PROBE_TOOLS, generation=True, kwargs=kwargs)
-        except TemplateRejects:
-            return False
+        messages = [user(), stand_in(shape, names), *results]
+        text = ""
+        for tools in (PROBE_TOOLS, None):  # there are templates that fail on tools, and others that fail without
+            try:
+                text = self._render(messages, tools, generation=True, kwargs=kwargs)
+                break
+            except TemplateRejects:
+                continue
         # Some write the words of a turn behind the results of its calls; those were sampled in front of them.
         _, found, after = text.partition(SENTINEL)
         return bool(found) and _WORDS not in after

@@ -31,7 +31,7 @@ from toolstep.envs.chat.formats.qwen3_coder import Qwen3CoderXML
 from toolstep.envs.chat.formats.solar import Solar
 from toolstep.envs.types import CallStatus, ToolCall
 
-__all__ = ["FORMATS", "ToolCallFormat", "detect_format", "get_format", "register_format"]
+__all__ = ["FORMATS", "ToolCallFormat", "announced_format", "detect_format", "get_format", "register_format"]
 
 _ALL: tuple[type[ToolCallFormat], ...] = (
     *(HermesJSON, MiniMind, Llama3PythonTag, Llama3JSON, MistralV3, MistralV11, Granite3, Granite20B, Qwen3CoderXML),
@@ -87,3 +87,13 @@ def detect_format(turns: Iterable[tuple[str, dict[str, Any]]], name: str, prompt
                 if best is None or rank > best[0]:
                     best = rank, form
     return best[1] if best else None
+
+
+def announced_format(given: str, without: str) -> ToolCallFormat | None:
+    """The format that a template's list of tools asks of its models; the longest announcement counts.
+
+    given, without: the same prompt with tools and without.
+    """
+    texts = ((a, f) for f in FORMATS.values() for a in f.announcements)
+    found = [(len(a), f) for a, f in texts if a in given and a not in without]
+    return max(found, key=lambda pair: pair[0])[1] if found else None

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, ClassVar, Literal
 
 from toolstep.envs.chat.errors import UnwritableTurn
+from toolstep.envs.chat.formats.tools_prompt import LISTED, ToolsPrompt
 from toolstep.envs.chat.formats.typed import Parameters
 from toolstep.envs.types import CallStatus, ToolCall, Turn
 
@@ -52,9 +53,13 @@ class ToolCallFormat(ABC):
     """How one family of models writes thoughts and calls into a turn.  Stateless.
 
     A format of your own needs `name`, `scan` and `write_calls`; see `register_format`.
+    prompt: what such a model reads about its tools, where its template doesn't write it.
+    announcements: texts in a template's list of tools that tell models of this family to write calls so.
     """
 
     name: ClassVar[str]
+    prompt: ClassVar[ToolsPrompt] = LISTED
+    announcements: ClassVar[tuple[str, ...]] = ()
     think_open: ClassVar[str] = "<think>"
     think_close: ClassVar[str] = "</think>"
 

@@ -11,6 +11,7 @@ class Granite3(JSONBlock):
     """`<|tool_call|>[{...}, ...]`, or the same behind `<tool_call>` as text."""
 
     name: ClassVar[str] = "granite3"
+    announcements: ClassVar[tuple[str, ...]] = ("<|tool_call|>", "<|start_of_role|>available_tools<|end_of_role|>")
     markers: ClassVar[tuple[str, ...]] = ("<|tool_call|>", "<tool_call>")
 
 

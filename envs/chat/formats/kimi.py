@@ -14,6 +14,7 @@ class Kimi(HeadedJSON):
     """`<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{...}<|tool_call_end|>`."""
 
     name: ClassVar[str] = "kimi"
+    announcements: ClassVar[tuple[str, ...]] = ("<|im_system|>tool_declare<|im_middle|>",)
     begin: ClassVar[str] = "<|tool_calls_section_begin|>"
     end: ClassVar[str] = "<|tool_calls_section_end|>"
     call_open: ClassVar[str] = "<|tool_call_begin|>"

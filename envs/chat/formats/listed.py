@@ -11,6 +11,7 @@ from toolstep.envs.chat.formats.base import Attempt, Finish, Scan, ToolCallForma
 from toolstep.envs.chat.formats.block import JSONBlock
 from toolstep.envs.chat.formats.json_calls import arguments_text, call_object, call_with, calls_from_json
 from toolstep.envs.chat.formats.scan import BadJSON, item_starts, read_members, read_value, unreadable
+from toolstep.envs.chat.formats.tools_prompt import FIREFUNCTION, ToolsPrompt
 from toolstep.envs.types import CallStatus, ToolCall
 
 
@@ -18,6 +19,7 @@ class Firefunction(JSONBlock):
     """`functools[{"name": ..., "arguments": {...}}, ...]`."""
 
     name: ClassVar[str] = "firefunction"
+    prompt: ClassVar[ToolsPrompt] = FIREFUNCTION
     opening: ClassVar[str] = " functools"
     markers: ClassVar[tuple[str, ...]] = ("functools[",)  # the word alone may stand in a text
 
@@ -29,6 +31,7 @@ class Phi4Mini(Firefunction):
     """The same: so its template asks for it, though it writes earlier calls in another way."""
 
     name: ClassVar[str] = "phi4_mini"
+    announcements: ClassVar[tuple[str, ...]] = ("functools[",)
     opening: ClassVar[str] = "functools"
 
 

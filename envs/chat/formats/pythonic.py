@@ -80,6 +80,7 @@ class LFM2(MarkedFormat):
     """`<|tool_call_start|>[name(key="value")]<|tool_call_end|>`, with text and thoughts around it."""
 
     name: ClassVar[str] = "lfm2_pythonic"
+    announcements: ClassVar[tuple[str, ...]] = ("<|tool_list_start|>",)
     markers: ClassVar[tuple[str, ...]] = ("<|tool_call_start|>",)
     close: ClassVar[str] = "<|tool_call_end|>"
 
