@@ -127,6 +127,7 @@ def process(folder: Path, model: str, *options: str) -> Iterator[tuple[Running, 
 
 
 def save(folder: Path, model: Any, tokenizer: Any) -> Path:
+    model.generation_config.eos_token_id = model.config.eos_token_id = tokenizer.eos_token_id
     tokenizer.save_pretrained(folder)
     model.save_pretrained(folder)
     return folder

