@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from toolstep.agents.engine.adapters import adapter_state, load_adapter
 from toolstep.agents.engine.attention import UnsupportedModel
 from toolstep.agents.engine.blocks import BlockPool
 from toolstep.agents.engine.linears import PackedLinears, can_pack
@@ -139,9 +140,15 @@ class CausalModel(ABC):
             )
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Copy new weights in.  Names must be the model's own; tied weights may be left out."""
-        own = self.model.state_dict()
-        unknown = sorted(set(state) - set(own))
+        """Copy new weights in, in place.
+
+        Names must be the model's own, where tied weights may be left out, or those of its active LoRA adapter as peft's
+        `get_peft_model_state_dict` gives them.
+        """
+        everything = self.model.state_dict()
+        adapter = adapter_state(self.model) or {}
+        own = adapter if set(state) & set(adapter) else everything
+        unknown = sorted(set(state) - set(everything) - set(own))
         held = {own[name].data_ptr() for name in state if name in own}
         missing = sorted(name for name, tensor in own.items() if name not in state and tensor.data_ptr() not in held)
         wrong = [n for n in state if n in own and state[n].shape != own[n].shape]
@@ -154,9 +161,13 @@ class CausalModel(ABC):
             raise ValueError(
                 f"update_weights: the state dict does not fit {self.name} ({'; '.join(parts)}); "
                 "pass model.state_dict() of the same architecture"
+                f"{', or get_peft_model_state_dict(model) of the active adapter' if adapter else ''}"
             )
         with torch.no_grad():
-            self.model.load_state_dict(dict(state), strict=False)
+            if own is adapter:
+                load_adapter(self.model, state)
+            else:
+                self.model.load_state_dict(dict(state), strict=False)
 
 
 def inner(model: Any) -> Any:

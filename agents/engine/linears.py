@@ -1,16 +1,18 @@
 """Linear layers in the layout of the CPU's matrix kernels (oneDNN), products of one input fused.
 
 A decode step multiplies a few rows by every weight of the model; a plain `Linear` brings the weight into the kernel's
-layout at each call.  Here that is done once for each version of the weights.  Query, key and value projections have
-the same input: one product for such a family.
+layout at each call.  Here that is done once for each version of the weights, LoRA adapters folded in.  Query, key and
+value projections have the same input: one product for such a family.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
+
+from toolstep.agents.engine.adapters import foldable, folded
 
 _ROWS = 64  # the number of rows that the layout is made for; others work as well
 _DTYPES = (torch.float32, torch.bfloat16)
@@ -31,7 +33,7 @@ class Family:
         self._sizes = [layer.out_features for layer in layers]
 
     def pack(self) -> None:
-        weights = [layer.weight.detach() for layer in self.layers]
+        weights = [folded(layer) for layer in self.layers]
         self.weight = _reorder(weights[0] if len(weights) == 1 else torch.cat(weights), _ROWS)
         biases = [layer.bias for layer in self.layers]
         if all(b is None for b in biases):
@@ -87,36 +89,39 @@ class PackedLinears:
     """Replaces the `forward` of a model's linear layers while it samples; the weights stay where they are."""
 
     def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
         self.families: list[Family] = []
         self._swaps: list[tuple[dict[str, Any], Forward]] = []
-        self._ready = False
-        taken: set[int] = set()
-        for module in model.modules():
-            for names in _SIBLINGS:
-                layers = [getattr(module, name, None) for name in names]
-                if (
-                    all(_plain(layer) for layer in layers)
-                    and len({layer.weight.dtype for layer in layers if layer}) == 1
-                ):
-                    self._add([layer for layer in layers if layer is not None], taken)
-        for module in model.modules():
-            if _plain(module) and id(module) not in taken:
-                assert isinstance(module, torch.nn.Linear)
-                self._add([module], taken)
+        self.weights_changed()
 
-    def _add(self, layers: list[torch.nn.Linear], taken: set[int]) -> None:
-        family = Family(layers)
-        self.families.append(family)
-        taken.update(id(layer) for layer in layers)
-        self._swaps += [(layer.__dict__, family.forward(i)) for i, layer in enumerate(layers)]
+    def weights_changed(self) -> None:
+        """Look at the layers anew (adapters come, go, are switched on and off), and pack before the next use."""
+        self._ready = False
+        found = self._find()
+        if found != [family.layers for family in self.families]:
+            self.families = [Family(layers) for layers in found]
+            self._swaps = [
+                (layer.__dict__, family.forward(i)) for family in self.families for i, layer in enumerate(family.layers)
+            ]
+
+    def _find(self) -> list[list[torch.nn.Linear]]:
+        """The layers that can be packed, those with one input together."""
+        out: list[list[torch.nn.Linear]] = []
+        taken: set[int] = set()
+        modules: list[object] = list(self._model.modules())
+        siblings: list[list[object]] = [
+            [getattr(module, name, None) for name in names] for module in modules for names in _SIBLINGS
+        ]
+        for layers in (*siblings, *([module] for module in modules)):
+            plain = [layer for layer in layers if _plain(layer) and id(layer) not in taken]
+            if len(plain) == len(layers) and len({layer.weight.dtype for layer in plain}) == 1:
+                out.append(plain)
+                taken.update(id(part) for layer in plain for part in layer.modules())
+        return out
 
     def family(self, layer: object) -> Family | None:
         """The family of a layer; None where it runs by its own forward."""
         return next((family for family in self.families if any(layer is own for own in family.layers)), None)
-
-    def weights_changed(self) -> None:
-        """Pack again before the next use."""
-        self._ready = False
 
     def swap_in(self) -> None:
         if not self._ready:
@@ -146,10 +151,10 @@ def can_pack(model: torch.nn.Module) -> bool:
     return True
 
 
-def _plain(layer: object) -> bool:
-    """A Linear with nothing around it: no hooks, no adapter, no forward of its own."""
+def _plain(layer: object) -> TypeGuard[torch.nn.Linear]:
+    """A Linear with nothing around it (no hooks, no forward of its own) or with adapters that can be folded in."""
     return (
-        type(layer) is torch.nn.Linear
+        (type(layer) is torch.nn.Linear or foldable(layer))
         and "forward" not in layer.__dict__
         and not layer._forward_hooks
         and not layer._forward_pre_hooks

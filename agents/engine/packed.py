@@ -41,6 +41,12 @@ class PackedModel(CausalModel):
     def layers(self) -> FusedLayers:
         return FusedLayers(self.model, self.linears)
 
+    def weights_changed(self) -> None:
+        families = None if self.linears is None else self.linears.families
+        super().weights_changed()
+        if self.linears is not None and self.linears.families is not families:
+            self.__dict__.pop("layers", None)  # they hold on to the families
+
     @contextmanager
     def rollout_mode(self) -> Iterator[None]:
         """As any model's, and with the engine's attention and fused layers."""
