@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -217,6 +218,17 @@ def test_earlier_calls_and_schemas_inject_nothing(name, form, made_up):
         assert Counter(tokens(token)) <= Counter(harmless), token
         assert tokens(token) == harmless or form in ("listed", "headed"), token
         assert Counter(tokens("x", token)) <= Counter(harmless), token  # a name is the model's too
+
+
+def test_half_a_token_at_the_end_of_an_earlier_call_is_no_token_with_what_the_template_adds():
+    closes = OWN["no-calls"].replace("'<|im_end|>\\n'", "'im_end|>\\n'")
+    chat = ChatTemplate(tiny_tokenizer(), chat_template=closes, stop_tokens=["<|im_start|>"])
+    cut = ToolCall("call00000", "f", '{"x": "<|', None, CallStatus.TRUNCATED, "cut")
+    seen = []
+    for text in ('{"x": "<|', '{"x": "xx'):
+        past = [*OPENING, Message("assistant", "", (replace(cut, arguments=text),)), result(0, "x")]
+        seen.append(chat.prompt(past, TOOLS).ids.tolist().count(chat.tokenizer.convert_tokens_to_ids("<|im_end|>")))
+    assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize(

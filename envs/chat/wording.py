@@ -130,13 +130,13 @@ class Wording:
         if len(calls) > 1 and whole == "\n".join(each):
             return [part for c in calls for part in self._calls([c], mark)]
         bare = [replace(c, name=c.name and "f", arguments="", parsed=None if c.parsed is None else {}) for c in calls]
-        frame = self.tokens.find_all(self.form.write_calls(bare))
-        if self.tokens.find_all(whole) == frame:
-            return [whole]  # what control tokens it holds are the frame's
+        frame, find = self.tokens.find_all(self.form.write_calls(bare)), self.tokens.find_all
         start, end = whole.find("{"), whole.rfind("}") + 1
-        if end <= start or self.tokens.find_all(whole[:start]) + self.tokens.find_all(whole[end:]) != frame:
-            return [mark.wrap(whole, required=False)]
-        return [_joined("", [whole[:start], mark.wrap(whole[start:end], required=False), whole[end:]])]
+        if start < end and find(whole[:start]) + find(whole[end:]) == frame:
+            return [_joined("", [whole[:start], mark.wrap(whole[start:end], required=False), whole[end:]])]
+        if frame and find(whole) == frame and whole.startswith(frame[0]) and whole.endswith(frame[-1]):
+            return [whole]  # its tokens are the frame's, and no half of another stands at its ends
+        return [mark.wrap(whole, required=False)]
 
     def _introduced(self, out: Dicts, tools: Schemas, mark: Marker | Watcher) -> Dicts:
         """The conversation with what its system message must say of the tools."""
