@@ -486,6 +486,13 @@ def test_kept_contexts_are_bounded_and_give_way_to_new_requests(model_and_tokeni
         assert running.metric("kv_tokens") <= 512
         assert running.metric("preemptions_total") == 0
         assert running.metric("kept_contexts") >= 1
+    old, recent, new = (np.random.default_rng(i).integers(0, 250, 200).tolist() for i in range(3))
+    with sf.serving(*model_and_tokenizer, kv_tokens=640) as running:
+        for prompt in (old, recent, new):
+            complete(running.client, prompt, max_tokens=8, ignore_eos=True)
+        before = running.metric("shared_tokens_total")
+        complete(running.client, recent, max_tokens=8, ignore_eos=True)
+        assert running.metric("shared_tokens_total") - before >= 199
 
 
 def test_health_models_and_unknown_paths(client, server):
