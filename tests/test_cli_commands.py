@@ -65,7 +65,7 @@ def test_help_imports_nothing_heavy(path):
         "try:\n"
         "    main(['--help'])\n"
         "finally:\n"
-        "    heavy = {'torch', 'transformers', 'gymnasium', 'scipy', 'numpy', 'jinja2', 'pydantic'}\n"
+        "    heavy = {'torch', 'transformers', 'gymnasium', 'scipy', 'numpy', 'jinja2', 'pydantic', 'fastapi'}\n"
         "    print('HEAVY', sorted(heavy & set(sys.modules)))\n"
     )
     done = subprocess.run([line[0], "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False)

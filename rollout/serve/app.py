@@ -110,7 +110,8 @@ def _answer_errors_in_openais_form(app: FastAPI, over: Callable[[Request, int], 
         assert isinstance(error, RequestValidationError)
         # Of the ways to read a field the one that went furthest; the names of those ways are no part of the path.
         furthest = max(error.errors(), key=lambda e: len(e["loc"]))
-        path = [str(part) for part in furthest["loc"] if part not in ("body", "str") and "[" not in str(part)]
+        steps = () if furthest["type"] == "json_invalid" else furthest["loc"]
+        path = [str(step) for step in steps if step not in ("body", "str") and "[" not in str(step)]
         where = ".".join(path)
         return reply(http, BadRequest(f"{where}: {furthest['msg']}" if where else str(furthest["msg"]), where or None))
 

@@ -37,6 +37,9 @@ class Served:
 
     def __post_init__(self) -> None:
         added = self.tokenizer.added_tokens_decoder
+        self.tokenizer(
+            ""
+        )  # the first call undoes truncation and padding; later ones change nothing, so threads may share
         self.tokens = SingleTokens(self.tokenizer)
         self.special_ids = frozenset(int(i) for i, token in added.items() if token.special)
 
