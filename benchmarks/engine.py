@@ -1,16 +1,18 @@
 """Sampled tokens a second of the rollout engine on workload W, against other ways to do the same token work.
 
-    python benchmarks/engine.py                      # SmolLM2-135M in fp32, all of W: takes a while
+    python benchmarks/engine.py                      # SmolLM2-135M in fp32, all of W: 40 minutes on 2 cores
     python benchmarks/engine.py --groups 2 --rounds 1
     python benchmarks/engine.py --prototype PATH/slot_engine.py --dtype bfloat16
 
 Every engine runs once in every round, so that a busy machine disturbs all alike; the table shows medians and ratios.
+llama.cpp takes part where llama-cpp-python and gguf are installed.  Then: memory, the cost of turns, slow tools.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import importlib.util
 import os
 import statistics
 import time
@@ -19,7 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import engine_costs
 import engines
+import llamacpp
 import numpy as np
 import torch
 import workload
@@ -51,7 +55,8 @@ def main() -> None:
     engine = Engine(model, verify=False)
     other = copy.deepcopy(model)  # the others change the model that they run
     ways: dict[str, tuple[Callable[[], int], int]] = {
-        "ours": (partial(engines.continuous, engine, work), len(work)),
+        "ours": (partial(engine_costs.play, engine, work), len(work)),
+        "ours, tools of 200 ms": (partial(engine_costs.play, engine, work, 0.2), len(work)),
         "ours, barrier": (partial(engines.barrier, engine, work), len(work)),
         "active batch (generate)": (partial(engines.active_batch, other, work), len(work)),
         "generate_batch": (partial(engines.transformers_batching, other, work), len(work)),
@@ -59,24 +64,25 @@ def main() -> None:
     }
     if args.prototype and Path(args.prototype).is_file():
         ways["prototype"] = (partial(engines.prototype, Path(args.prototype), copy.deepcopy(model), work), len(work))
+    if all(importlib.util.find_spec(name) for name in ("llama_cpp", "gguf")):
+        ways["llama.cpp"] = (partial(llamacpp.LlamaCpp(model, args.threads).run, work), len(work))
     if args.only:
         ways = {name: way for name, way in ways.items() if name in args.only}
-    engines.continuous(engine, work[:2])  # packs the weights and compiles the kernel
+    engine_costs.play(engine, work[:2])  # packs the weights and compiles the kernel
+    used, live_bytes, held = engine_costs.memory(engine, work)
     trace = _watch(engine)
     rates: dict[str, list[float]] = {name: [] for name in ways}
-    peak = 0
+    turns = engine_costs.growth(engine, vocabulary)
     for _ in range(args.rounds):
         for name, (run, _) in ways.items():
-            fed = engine.stats.fed
+            before = engine.stats.fed
             trace.clear()
-            engine.pool.peak = engine.pool.used
             start = time.perf_counter()
             sampled = run()
             rates[name].append(sampled / (time.perf_counter() - start))
             print(f"  {name}: {rates[name][-1]:.1f} tok/s", flush=True)
             if name == "ours":
-                fed, steps, peak = engine.stats.fed - fed, list(trace), max(t[3] for t in trace)
-                counted = (fed, workload.unique_tokens(work), engine.pool.peak * engine.pool.size)
+                fed, steps = engine.stats.fed - before, list(trace)
     medians = {name: statistics.median(r) for name, r in rates.items()}
     ours = medians.get("ours", float("nan"))
     if "ours" in medians:
@@ -87,13 +93,18 @@ def main() -> None:
     for name, rate in medians.items():
         print(f"{name:30}{rate:9.1f}{ours / rate:9.2f}x")
     if "ours" in medians:
-        print(f"tokens fed {counted[0]}, unique tokens {counted[1]}; forwards {len(steps)}")
-        print(f"most live tokens {peak}; blocks hold {counted[2]} at most")
+        print(f"tokens fed {fed}, unique tokens {workload.unique_tokens(work)}; forwards {len(steps)}")
+    print(
+        f"memory over the weights {used >> 20} MiB at most, {used / live_bytes:.2f}x the keys and values of live tokens"
+    )
+    print(f"({live_bytes >> 20} MiB; their blocks {held >> 20} MiB)")
+    print("ms a sampled id by turns: " + ", ".join(f"{count}: {1000 * seconds:.1f}" for count, seconds in turns))
+    print(f"({turns[-1][0]} turns cost {turns[-1][1] / turns[0][1]:.2f}x of {turns[0][0]})")
 
 
-def _watch(engine: Engine) -> list[tuple[int, int, int, int]]:
-    """For each forward: tokens, rows of the language head, cells that rows read (shared ones once), live tokens."""
-    trace: list[tuple[int, int, int, int]] = []
+def _watch(engine: Engine) -> list[tuple[int, int, int]]:
+    """For each forward: tokens, rows of the language head, cells that rows read (shared ones once)."""
+    trace: list[tuple[int, int, int]] = []
     forward = engine.packed.forward
 
     def watched(pool: Any, feeds: Any, wanted: Any) -> Any:
@@ -102,14 +113,14 @@ def _watch(engine: Engine) -> list[tuple[int, int, int, int]]:
             for part, upto in span.path():
                 used = first + count if part is span else upto
                 cells[part] = max(cells.get(part, 0), used)
-        trace.append((sum(f.length for f in feeds), max(1, len(wanted)), sum(cells.values()), engine.live_tokens))
+        trace.append((sum(f.length for f in feeds), max(1, len(wanted)), sum(cells.values())))
         return forward(pool, feeds, wanted)
 
     engine.packed.forward = watched  # type: ignore[method-assign]
     return trace
 
 
-def _roofline(engine: Engine, steps: list[tuple[int, int, int, int]], model: Any) -> float:
+def _roofline(engine: Engine, steps: list[tuple[int, int, int]], model: Any) -> float:
     """Seconds that the matrix products of these steps and one reading of their keys and values take by themselves."""
     config = model.config.get_text_config()
     grid = [1, 4, 16, 32, 48, 64, 96, 128, 256, 512, 1024]
@@ -129,7 +140,7 @@ def _roofline(engine: Engine, steps: list[tuple[int, int, int, int]], model: Any
     bandwidth = big.nbytes / _best(lambda: big.sum())
     cell = engine.pool.cell_bytes
     seconds = 0.0
-    for tokens, wanted, cells, _ in steps:
+    for tokens, wanted, cells in steps:
         seconds += float(np.interp(tokens, grid, body_time)) + float(np.interp(wanted, grid, head_time))
         seconds += cells * cell / bandwidth
     return seconds

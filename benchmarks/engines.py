@@ -17,26 +17,6 @@ from toolstep.agents.base import SamplingParams
 from toolstep.agents.engine import Engine
 
 
-def continuous(engine: Engine, work: Sequence[Episode]) -> int:
-    """Ours: a row's next turn joins the next forward as soon as its last one is over.  Returns the ids sampled."""
-    turn = dict.fromkeys(range(len(work)), 0)
-    sampled = 0
-    for row, episode in enumerate(work):
-        engine.start(row, episode.number)
-        engine.submit(row, episode.prompt, SamplingParams(max_new_tokens=episode.limits[0]))
-    while engine.busy:
-        for _, row, completion in engine.step():
-            sampled += len(completion.token_ids)
-            turn[row] += 1
-            episode = work[row]
-            if turn[row] < len(episode.limits):
-                params = SamplingParams(max_new_tokens=episode.limits[turn[row]])
-                engine.submit(row, episode.observations[turn[row] - 1], params)
-            else:
-                engine.release(row)
-    return sampled
-
-
 def barrier(engine: Engine, work: Sequence[Episode]) -> int:
     """Ours as `VectorEnv.step` uses it: every turn waits for the longest one of the batch."""
     sampled = 0
