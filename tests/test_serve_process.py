@@ -41,7 +41,7 @@ def soon(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.skipif(WINDOWS, reason="needs signals")
 def test_a_signal_lets_finish_what_can_in_time_and_ends_the_rest(folder, tmp_path):
-    options = ("--max-running", "3", "--served-model-name", "tiny", "--grace", "3")
+    options = ("--max-running", "3", "--served-model-name", "tiny", "--grace", "4")
     with sf.process(tmp_path, str(folder), *options) as (running, process), ThreadPoolExecutor(8) as pool:
 
         def ask(max_tokens: int, *, stream: bool = False) -> Any:
@@ -50,16 +50,17 @@ def test_a_signal_lets_finish_what_can_in_time_and_ends_the_rest(folder, tmp_pat
                 model="tiny", prompt=[1], max_tokens=max_tokens, stream=stream, extra_body=extra
             )
 
-        short = pool.submit(ask, 250)
         long = pool.submit(ask, 4000)
         longer = ask(4000, stream=True)
+        soon(lambda: running.metric("running") == 2)
+        short = pool.submit(ask, 120)
         soon(lambda: running.metric("running") == 3)
         waits = ask(8, stream=True)
         soon(lambda: running.metric("waiting") == 1)
         process.send_signal(signal.SIGTERM)
         with pytest.raises(openai.APIError, match=r"shutting down$"):
             list(waits)
-        assert short.result().usage.completion_tokens == 250
+        assert short.result().usage.completion_tokens == 120
         with pytest.raises(openai.APIConnectionError):
             ask(1)
         with pytest.raises(openai.InternalServerError, match="could not wait longer") as caught:
