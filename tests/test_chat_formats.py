@@ -15,6 +15,7 @@ from shared import shared
 
 from toolstep.envs.chat.errors import UnknownToolCallFormat, UnwritableTurn
 from toolstep.envs.chat.formats import FORMATS, get_format
+from toolstep.envs.chat.formats.scan import BadJSON, read_value
 from toolstep.envs.tools import Tool, resolve
 from toolstep.envs.types import CallStatus, ToolCall, Turn
 
@@ -83,6 +84,29 @@ _JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )  # fmt: skip
+_REFUSED = ("a lone surrogate is not text", "is not JSON", "is out of range", "has too many digits")
+
+
+@settings(max_examples=200, deadline=None)
+@given(_JSON, st.sampled_from([None, 1]), st.integers(0, 8), st.text(max_size=1))
+def test_reader_takes_what_pythons_decoder_takes(value, indent, at, char):
+    whole = json.dumps(value, ensure_ascii=False, indent=indent)
+    for text in (whole, whole[: len(whole) // 2], whole[:at] + char + whole[at:], whole[:at] + whole[at + 1 :]):
+        try:
+            want = json.JSONDecoder().raw_decode(text.lstrip(" \t\n\r"))[0]
+        except ValueError:
+            with pytest.raises(BadJSON):
+                read_value(text, 0)
+            continue
+        got, why = want, ""
+        try:
+            got = read_value(text, 0).value
+        except BadJSON as e:
+            why = str(e)
+        assert json.dumps(got) == json.dumps(want)
+        assert not why or why.endswith(_REFUSED), text
+
+
 _PLAIN = st.text(st.characters(exclude_categories=["Cs"], exclude_characters='<{}[]"|'), max_size=30).map(str.strip)
 
 

@@ -25,15 +25,13 @@ _OPEN_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+'  # a string without its closing quo
 _STRINGS = re.compile(rf'(?:{_OPEN_STRING}"|\\.)++', re.DOTALL)
 _NO_BRACKETS = re.compile(r"[^\[\]{}]++")
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: 1 and -1
-# The first tokens of a value: of a list to behind its first element if that is flat, of an object to its first colon.
+# The first tokens of a value: of a list to behind its first element, if that is flat, of an object to its first colon.
 # NaN and Infinity are among them, to get a message of their own.
+_WORD = r"(?:true|false|null|NaN|Infinity)"
 _NUMBER = r"-?(?:[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?|Infinity)"
-_FLAT = rf'(?:{_OPEN_STRING}"|{_NUMBER}|true|false|null|NaN|\{{{_S}\}}|\[{_S}\])'
-_OBJECT = rf'\{{{_S}(?:\}}|{_OPEN_STRING}"{_S}:)'
-_BEGINS = re.compile(
-    rf'\[{_S}(?:\]|{_FLAT}{_S}[,\]]|\[{_S}["\[{{0-9a-zA-Z-]|{_OBJECT})|{_OBJECT}|["0-9-]|true|false|null|NaN|Infinity',
-    re.DOTALL,
-)
+_FLAT = rf'(?:{_OPEN_STRING}"|{_NUMBER}|{_WORD}|\{{{_S}\}})'
+_MEMBER = rf'\{{{_S}{_OPEN_STRING}"{_S}:'
+_BEGINS = re.compile(rf'(?:\[{_S})++(?:\]|{_FLAT}{_S}[,\]]|{_MEMBER})|\{{{_S}\}}|{_MEMBER}|["0-9-]|{_WORD}', re.DOTALL)
 _KEY = re.compile(rf'"([^"\\\x00-\x1f\ud800-\udfff]*+)"{_S}(:?){_S}')  # a key as most are written
 _GOES_ON = re.compile(rf"{_S}(?:(\}})|,{_S})")
 _SURROGATE = re.compile("[\ud800-\udfff]")
