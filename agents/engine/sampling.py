@@ -121,9 +121,6 @@ def choose(
     """
     raw = logits.float()
     weights, sums, raw_total = _exponentials(raw)
-    finite = torch.isfinite(raw_total[:, 0])
-    if not bool(finite.all()):
-        raise NonFiniteLogits(int((~finite).nonzero()[0, 0]))
     scores = _constrain(penalise(raw, histories, params), allowed)
     greedy = params.temperature == 0
     if not greedy:
@@ -137,14 +134,18 @@ def choose(
         tokens = scores.argmax(-1, keepdim=True)
     else:
         tokens = _invert(weights, sums, torch.from_numpy(uniforms).to(raw.device))
+        tokens = tokens.clamp_(max=raw.shape[1] - 1)  # where all is NaN
     logprobs = scores.gather(-1, tokens) - total
     model_logprobs = raw.gather(-1, tokens) - raw_total
-    packed = torch.cat((tokens.double(), logprobs.double(), model_logprobs.double()), -1).cpu().numpy()
+    # The one place where the host waits for the device; logits that are not finite are found out here as well.
+    packed = torch.cat([x.double() for x in (tokens, logprobs, model_logprobs, raw_total)], -1).cpu().numpy()
+    chosen, of_choice, of_model, totals = packed.T
+    if not np.isfinite(totals).all():
+        raise NonFiniteLogits(int(np.flatnonzero(~np.isfinite(totals))[0]))
     top: list[list[tuple[int, float]]] = [[] for _ in packed]
     if params.top_logprobs:
         best = torch.topk(scores - total, min(params.top_logprobs, scores.shape[1]), dim=-1)
         top = [list(zip(*row, strict=True)) for row in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
-    chosen, of_choice, of_model = packed.T
     return Choice(chosen.astype(np.int64), of_choice.astype(np.float32), of_model.astype(np.float32), top)
 
 
@@ -201,4 +202,4 @@ def _first_above(cumulative: torch.Tensor, target: torch.Tensor) -> torch.Tensor
     index = torch.searchsorted(cumulative, target, right=True)
     # Rounding can lift the target to the total; the answer is then the last index that adds anything.
     last = torch.searchsorted(cumulative, cumulative[:, -1:].contiguous(), right=False)
-    return torch.minimum(index, last)
+    return torch.minimum(index, last).clamp_(max=cumulative.shape[1] - 1)
