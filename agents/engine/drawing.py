@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -11,6 +11,19 @@ from toolstep.agents.base import SamplingParams
 from toolstep.agents.engine.interface import RowFailed
 from toolstep.agents.engine.rows import Turn
 from toolstep.agents.engine.sampling import Choice, NonFiniteLogits, choose
+from toolstep.agents.engine.scheduler import Want
+
+
+def logits_of(wants: Sequence[Want], logits: torch.Tensor | None, place: Mapping[int, int]) -> torch.Tensor:
+    """A row of logits for each want, [len(wants), V]: row `place[feed]` of a forward's, or those that are at hand."""
+    order = [place.get(want.feed, -1) for want in wants]
+    if logits is not None and order == list(range(len(logits))):
+        return logits
+    kept = [want.logits for want in wants if want.feed < 0]
+    sources = ([] if logits is None else [logits]) + [row[None] for row in kept if row is not None]
+    pool = torch.cat(sources) if len(sources) > 1 else sources[0]
+    behind = iter(range(len(pool) - len(kept), len(pool)))
+    return pool[[next(behind) if i < 0 else i for i in order]]
 
 
 def draw(turns: Sequence[Turn], logits: torch.Tensor, version: int) -> None:

@@ -8,7 +8,6 @@ ids only.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,26 +17,11 @@ from numpy.typing import NDArray
 from toolstep.agents.base import Completion, SamplingParams
 from toolstep.agents.engine.cached import suited
 from toolstep.agents.engine.contexts import Contexts
-from toolstep.agents.engine.drawing import draw
-from toolstep.agents.engine.interface import Finished, Ids, Partial, Ticket
+from toolstep.agents.engine.drawing import draw, logits_of
+from toolstep.agents.engine.interface import EngineStats, Finished, Ids, Partial, Ticket
 from toolstep.agents.engine.rows import Allow, Row, TokenBuffer, Turn, Until
 from toolstep.agents.engine.scheduler import Batch, Scheduler
 from toolstep.agents.engine.spans import SpanTree
-
-
-@dataclass
-class EngineStats:
-    """Counters since the engine was made.
-
-    fed: tokens that went through the model.  shared: tokens that did not have to, since another context begins alike.
-    sampled: ids sampled.  forwards: calls of the model.  preemptions: turns that gave up their memory for others.
-    """
-
-    fed: int = 0
-    shared: int = 0
-    sampled: int = 0
-    forwards: int = 0
-    preemptions: int = 0
 
 
 class Engine:
@@ -297,12 +281,7 @@ class Engine:
     @property
     def live_tokens(self) -> int:
         """Tokens whose keys and values are held; those that several contexts share count once."""
-        total, level = 0, list(self.scheduler.tree.roots)
-        while level:
-            span = level.pop()
-            total += span.filled
-            level += span.children
-        return total
+        return self.scheduler.tree.filled
 
     def _stop(self, state: Row) -> None:
         if state.turn is not None:
@@ -324,16 +303,8 @@ class Engine:
                 span.logits = logits[place[feed]].clone()
         if not batch.wants:
             return
-        order = [place.get(want.feed, -1) for want in batch.wants]
-        if logits is None or order != list(range(len(logits))):
-            kept = [want.logits for want in batch.wants if want.feed < 0]
-            sources = ([] if logits is None else [logits]) + [row[None] for row in kept if row is not None]
-            pool = torch.cat(sources) if len(sources) > 1 else sources[0]
-            behind = iter(range(len(pool) - len(kept), len(pool)))
-            index = [next(behind) if i < 0 else i for i in order]
-            logits = pool[index]
         turns = [want.turn for want in batch.wants]
-        draw(turns, logits, self.weight_version)
+        draw(turns, logits_of(batch.wants, logits, place), self.weight_version)
         self._finish(turns, done)
 
     def _finish(self, turns: Sequence[Turn], done: list[Finished]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,6 +21,21 @@ class Finished(NamedTuple):
     ticket: Ticket
     row: int
     completion: Completion
+
+
+@dataclass
+class EngineStats:
+    """Counters since the engine was made.
+
+    fed: tokens that went through the model.  shared: tokens that did not have to, since another context begins alike.
+    sampled: ids sampled.  forwards: calls of the model.  preemptions: turns that gave up their memory for others.
+    """
+
+    fed: int = 0
+    shared: int = 0
+    sampled: int = 0
+    forwards: int = 0
+    preemptions: int = 0
 
 
 class RowFailed(FloatingPointError):

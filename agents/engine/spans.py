@@ -88,6 +88,16 @@ class SpanTree:
         self.pool = pool
         self.roots: set[Span] = set()
 
+    @property
+    def filled(self) -> int:
+        """Tokens whose keys and values are there; those that several contexts share count once."""
+        total, level = 0, list(self.roots)
+        while level:
+            span = level.pop()
+            total += span.filled
+            level += span.children
+        return total
+
     def add(self, parent: Span | None, start: int, ids: Ids | Sequence[int] = (), *, frozen: bool = False) -> Span:
         """A new span behind the first `start` positions of `parent`'s path; hold it, or it is lost."""
         while parent is not None and start <= parent.start and parent.parent is not None:
