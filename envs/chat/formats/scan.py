@@ -31,7 +31,9 @@ _WORD = r"(?:true|false|null|NaN|Infinity)"
 _NUMBER = r"-?(?:[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?|Infinity)"
 _FLAT = rf'(?:{_OPEN_STRING}"|{_NUMBER}|{_WORD}|\{{{_S}\}})'
 _MEMBER = rf'\{{{_S}{_OPEN_STRING}"{_S}:'
-_BEGINS = re.compile(rf'(?:\[{_S})++(?:\]|{_FLAT}{_S}[,\]]|{_MEMBER})|\{{{_S}\}}|{_MEMBER}|["0-9-]|{_WORD}', re.DOTALL)
+_BEGINS = re.compile(
+    rf'(?:\[{_S})++(?:\]|{_FLAT}{_S}[,\]]|{_MEMBER})|\{{{_S}\}}|{_MEMBER}|"|{_NUMBER}|{_WORD}', re.DOTALL
+)
 _KEY = re.compile(rf'"([^"\\\x00-\x1f\ud800-\udfff]*+)"{_S}(:?){_S}')  # a key as most are written
 _GOES_ON = re.compile(rf"{_S}(?:(\}})|,{_S})")
 _SURROGATE = re.compile("[\ud800-\udfff]")
