@@ -11,14 +11,16 @@ import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from toolstep.rollout.advantages import group_advantages as group_advantages
     from toolstep.rollout.batch import RolloutBatch as RolloutBatch
-    from toolstep.rollout.batch import ShiftedBatch as ShiftedBatch
     from toolstep.rollout.collect import RunMetrics as RunMetrics
     from toolstep.rollout.collect import collect as collect
     from toolstep.rollout.collect import play as play
     from toolstep.rollout.evaluate import Summary as Summary
     from toolstep.rollout.evaluate import evaluate as evaluate
     from toolstep.rollout.evaluate import summarize as summarize
+    from toolstep.rollout.packed import PackedBatch as PackedBatch
+    from toolstep.rollout.packed import ShiftedBatch as ShiftedBatch
     from toolstep.rollout.specs import EpisodeSpec as EpisodeSpec
     from toolstep.rollout.specs import group_specs as group_specs
     from toolstep.rollout.storage import load_batch as load_batch
@@ -29,14 +31,16 @@ if TYPE_CHECKING:
 
 _HOME = {
     "EpisodeSpec": "specs",
+    "PackedBatch": "packed",
     "RolloutBatch": "batch",
     "RunMetrics": "collect",
-    "ShiftedBatch": "batch",
+    "ShiftedBatch": "packed",
     "Summary": "evaluate",
     "Trajectory": "types",
     "Transition": "types",
     "collect": "collect",
     "evaluate": "evaluate",
+    "group_advantages": "advantages",
     "group_specs": "specs",
     "load_batch": "storage",
     "play": "collect",

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from toolstep.rollout.batch import BatchCounts, RolloutBatch
+from toolstep.rollout.batch import BatchCounts, BatchError, RolloutBatch
 from toolstep.rollout.types import Trajectory, TrajectoryError
 
 BATCH_SUFFIX = ".npz"
@@ -164,7 +164,7 @@ def load_batch(path: Path | str) -> RolloutBatch:
     try:
         counts = BatchCounts(**{k: int(arrays.pop(f"counts_{k}")) for k in BatchCounts.__dataclass_fields__})
         return RolloutBatch(counts=counts, **arrays)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, BatchError) as error:
         raise StorageError(f"{path} is no rollout batch: {error}") from error
 
 

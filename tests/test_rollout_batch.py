@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_rollout_types import episodes, make
 
-from toolstep.rollout.batch import BatchError, GroupPromptError, RolloutBatch, group_advantages
+from toolstep.rollout.batch import BatchError, GroupPromptError, RolloutBatch
 
 A, B, C, D, E = 10, 11, 12, 13, 14
 
@@ -51,7 +53,8 @@ def test_batch_holds_each_row_and_nothing_else(trajectories, pad):
         assert not batch.old_logprobs[b, n:].any()
     assert not (batch.action_mask & ~batch.attention_mask).any()
     shifted = batch.shifted()
-    for name in ("targets", "action_mask", "old_logprobs", "advantages"):
+    assert set(shifted.arrays()) == {"targets", "action_mask", "old_logprobs", "model_logprobs", "advantages"}
+    for name in shifted.arrays():
         assert getattr(shifted, name).shape == (len(trajectories), width - 1)
     # Nothing that was sampled is lost by the shift, unless it is the very first id (then no logits predict it).
     first = batch.action_mask[:, 0].sum()
@@ -113,25 +116,6 @@ def test_groups_without_a_comparison_give_zero_and_are_counted():
     assert (batch.counts.groups, batch.counts.zero_variance_groups) == (4, 1)
     assert batch.counts.single_member_groups == 3
     assert batch.group_ids.tolist() == [0, 0, 0, 1, 2, 2, -1]
-
-
-@given(st.lists(st.tuples(st.floats(-10, 10, width=32), st.integers(0, 3), st.booleans()), min_size=1, max_size=20))
-def test_advantages_are_finite_and_centred(rows):
-    rewards, groups, usable = (np.array(x, d) for x, d in zip(zip(*rows), (np.float32, np.int64, np.bool_)))
-    out, (n, singles, flat) = group_advantages(rewards, groups, usable)
-    assert np.isfinite(out).all()
-    assert not out[~usable].any()
-    assert singles + flat <= n == len(set(groups[usable].tolist()))
-    for g in set(groups.tolist()):
-        members = out[(groups == g) & usable]
-        assert abs(members.sum()) < 1e-3
-        assert not members.size or np.abs(members).max() <= np.sqrt(members.size) + 1e-3
-
-
-def test_equal_rewards_that_are_no_binary_fractions_are_zero_variance():
-    out, (_, _, flat) = group_advantages(np.full(3, 0.1, np.float32), np.zeros(3, np.int64), np.ones(3, np.bool_))
-    assert not out.any()
-    assert flat == 1
 
 
 def test_group_that_starts_from_different_prompts_is_refused_by_name():
@@ -197,3 +181,122 @@ def test_rows_of_a_script_are_counted_because_their_logprobs_are_fillers():
     batch = RolloutBatch.from_trajectories([scripted, make([((), (5,), 1.0)])])
     assert batch.counts.rows_without_logprobs == 1
     assert batch.action_mask.sum() == 2
+    with pytest.raises(
+        BatchError, match=r"weight_versions of row 0, id 2 is unknown, so it has no old log-prob.* got -1"
+    ):
+        batch.require_logprobs()
+    batch.select([1]).require_logprobs()
+
+
+def test_batch_of_failed_rows_has_nothing_to_learn_from():
+    rows = group([1.0, 0.0], status=["env_error", "env_error"])
+    with pytest.raises(BatchError, match=r"all 2 rows are masked.* \(2 rows failed, 0 were dropped"):
+        RolloutBatch.from_trajectories(rows).require_actions()
+    with pytest.raises(BatchError, match=r"all 0 rows are masked.* 2 were dropped"):
+        RolloutBatch.from_trajectories(rows, max_length=1).require_actions()
+    RolloutBatch.from_trajectories(group([1.0, 0.0], status=["ok", "env_error"])).require_actions()
+
+
+@settings(max_examples=40)
+@given(st.lists(episodes, min_size=1, max_size=4), st.integers(0, 60))
+def test_packed_form_is_the_padded_one_without_its_padding(trajectories, pad):
+    trajectories = [t for t in trajectories if t.context]
+    if not trajectories:
+        return
+    batch = RolloutBatch.from_trajectories(trajectories, pad_id=pad)
+    packed = batch.packed()
+    assert packed.cu_seqlens.tolist() == [0, *np.cumsum([t.context for t in trajectories])]
+    assert packed.cu_seqlens.dtype == np.int32
+    assert packed.max_seqlen == max(t.context for t in trajectories)
+    for start, stop, t in zip(packed.cu_seqlens, packed.cu_seqlens[1:], trajectories):
+        row = slice(start, stop)
+        assert packed.input_ids[row].tolist() == t.token_ids.tolist()
+        assert packed.position_ids[row].tolist() == list(range(t.context))
+        assert packed.action_mask[row].tolist() == t.action_mask.tolist()
+    mine, padded = packed.shifted(), batch.shifted()
+    for name, value in padded.arrays().items():
+        assert getattr(mine, name)[mine.action_mask].tolist() == value[padded.action_mask].tolist()
+        assert name == "targets" or not getattr(mine, name)[~mine.action_mask].any()
+
+
+def test_first_id_of_a_packed_row_is_no_target_of_the_row_before():
+    rows = [make([((), (5, 6), 1.0)], prompt=()), make([((), (7, 8), 1.0)], prompt=())]
+    shifted = RolloutBatch.from_trajectories(rows).packed().shifted()
+    assert shifted.targets.tolist() == [6, 7, 8]
+    assert shifted.action_mask.tolist() == [True, False, True]
+    assert shifted.old_logprobs[1] == 0.0
+
+
+def test_selected_rows_are_the_batch_of_these_rows():
+    rows = [make([((), (5,) * n, float(n))], group_id=0, sample_index=n) for n in (4, 1, 2)]
+    batch = RolloutBatch.from_trajectories(rows)
+    part = batch.select([2, 1])
+    assert part.input_ids.shape == (2, 4)
+    for name, value in part.arrays().items():
+        whole = getattr(batch, name)[[2, 1]]
+        assert np.array_equal(value, whole[:, :4] if value.ndim == 2 else whole)
+    assert batch.select([]).input_ids.shape == (0, 0)
+
+
+def test_turn_credit_spreads_over_the_ids_of_the_turn():
+    rows = [
+        make([((), (5, 6), 0.0), ((9,), (7,), 1.0)], group_id=0),
+        make([((), (5,), 0.5), ((9, 9), (7, 8), 0.0)], group_id=0, sample_index=1),
+    ]
+    batch = RolloutBatch.from_trajectories(rows, estimator="dr_grpo", credit="turn")
+    # What is earned from turn 0 on: 1.0 and 0.5; from turn 1 on: 1.0 and 0.0.
+    assert batch.advantages.tolist() == [[0, 0, 0.25, 0.25, 0, 0.5, 0], [0, 0, -0.25, 0, 0, -0.5, -0.5]]
+    assert batch.rewards.tolist() == [1.0, 0.5]
+    whole = RolloutBatch.from_trajectories(rows, estimator="dr_grpo")
+    assert whole.advantages.tolist() == [[0, 0, 0.25, 0.25, 0, 0.25, 0], [0, 0, -0.25, 0, 0, -0.25, -0.25]]
+
+
+def test_rewards_of_a_judge_take_the_place_of_the_env_s():
+    rows = group([0.0, 0.0])
+    judged = RolloutBatch.from_trajectories(rows, rewards=np.array([1.0, 0.0]))
+    assert judged.rewards.tolist() == [1.0, 0.0]
+    assert np.array_equal(judged.advantages, RolloutBatch.from_trajectories(group([1.0, 0.0])).advantages)
+    per_turn = RolloutBatch.from_trajectories(rows, rewards=[[1.0], [0.0]], credit="turn")
+    assert np.array_equal(per_turn.advantages, judged.advantages)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "credit", "message"),
+    [
+        ([1.0], "episode", "rewards must have 2 entries, one a trajectory, got 1"),
+        (
+            np.ones((2, 1)),
+            "episode",
+            r"rewards\[0\] \(task 't', seed 11\) must be one number, shape \[\], got shape \[1\]",
+        ),
+        ([[1.0], [1.0, 2.0]], "turn", r"rewards\[1\] .* one for each of its 1 turns, shape \[1\], got shape \[2\]"),
+        ([0.0, float("nan")], "episode", r"rewards\[1\] .* must be finite, got nan"),
+        ([0.0, "good"], "episode", r"rewards\[1\] .* must be numbers, got 'good'"),
+        ([0.0, 1e300], "episode", r"RolloutBatch.rewards of row 1 must be a finite number, got inf"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_rewards_of_the_wrong_shape_or_not_finite_are_refused_by_row(rewards, credit, message):
+    with pytest.raises(BatchError, match=message):
+        RolloutBatch.from_trajectories(group([0.0, 0.0]), rewards=rewards, credit=credit)
+
+
+@pytest.mark.parametrize(
+    ("field", "change", "message"),
+    [
+        ("input_ids", lambda x: x[0], r"input_ids must be \[B,T\], got \[3\]"),
+        ("old_logprobs", lambda x: x[:, 1:], r"old_logprobs must be float32\[2, 3\].* got float32\[2, 2\]"),
+        ("rewards", lambda x: x[:, None], r"rewards must be float32\[2\].* got float32\[2, 1\]"),
+        ("attention_mask", lambda x: x.astype(np.int64), r"attention_mask must be bool\[2, 3\].* got int64"),
+        ("lengths", lambda x: x + 1, r"lengths of row 0 must be in \[0, 3\], got 4"),
+        ("lengths", lambda x: x - 1, r"attention_mask of row 0, id 2 must be True up to the row's length"),
+        ("rewards", lambda x: x * np.float32("nan"), r"rewards of row 0 must be a finite number, got nan"),
+        ("old_logprobs", lambda x: x - 1, r"old_logprobs of row 0, id 0 must be 0.0 off the action mask"),
+        ("advantages", lambda x: x * np.float32("inf"), r"advantages of row 0, id 0 must be a finite number"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_arrays_that_contradict_one_another_are_refused_by_field_and_row(field, change, message):
+    batch = RolloutBatch.from_trajectories(group([1.0, 0.0]))
+    with pytest.raises(BatchError, match=message):
+        dataclasses.replace(batch, **{field: change(getattr(batch, field))})

@@ -80,8 +80,12 @@ def test_batch_round_trip_without_pickle(tmp_path):
     assert again.counts == batch.counts
     with np.load(path, allow_pickle=False) as file:
         assert all(file[k].dtype != object for k in file.files)
+        arrays = dict(file)
     np.savez(path, x=np.zeros(2))
     with pytest.raises(StorageError, match="is no rollout batch"):
+        load_batch(path)
+    np.savez(path, **{**arrays, "rewards": np.zeros(3, np.float32)})
+    with pytest.raises(StorageError, match=r"is no rollout batch: RolloutBatch.rewards must be float32\[2\]"):
         load_batch(path)
 
 
