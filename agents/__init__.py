@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from toolstep.agents.base import Agent, Completion, FinishReason, SamplingParams, TokenAgent
     from toolstep.agents.batch import Sampled, run_batch
+    from toolstep.agents.constrain import ToolCalls
     from toolstep.agents.engine import Engine, EngineStats, UnsupportedModel
     from toolstep.agents.llm import LLMAgent
     from toolstep.agents.registry import AGENTS, make_agent
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _HOME = {
     "base": ("Agent", "Completion", "FinishReason", "SamplingParams", "TokenAgent"),
     "batch": ("Sampled", "run_batch"),
+    "constrain": ("ToolCalls",),
     "engine": ("Engine", "EngineStats", "UnsupportedModel"),
     "llm": ("LLMAgent",),
     "registry": ("AGENTS", "make_agent"),
@@ -40,6 +42,7 @@ __all__ = [
     "Sampled",
     "SamplingParams",
     "TokenAgent",
+    "ToolCalls",
     "UnsupportedModel",
     "load_model",
     "make_agent",

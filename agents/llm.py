@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from toolstep.agents.base import Completion, SamplingParams
+from toolstep.agents.constrain import Constrain, ToolCalls
 from toolstep.agents.engine import Engine, EngineStats
 from toolstep.agents.weights import load_model
 
@@ -28,6 +29,9 @@ class LLMAgent:
         seed: where `predict` takes the seeds of its episodes from; `start` is told its seed.
         stop_ids: ids after which a turn ends.  Default: those of the tokenizer's chat template.
         max_context: longest context in tokens; default the model's own limit.
+        constrain: what turns may be: `ToolCalls(tools)` of `toolstep.agents.constrain`, which holds calls to the
+            schemas of their tools, or a function that is called with the row when a turn begins and returns an `allow`
+            as `Engine.submit` takes it (None: anything).
 
     A picklable description of an agent is its name and parameters, not this object: it holds the model.
     """
@@ -42,6 +46,7 @@ class LLMAgent:
         stop_ids: Collection[int | str] | None = None,
         max_context: int | None = None,
         chat_template: str | None = None,
+        constrain: ToolCalls | Constrain | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
@@ -51,6 +56,7 @@ class LLMAgent:
         self.stop_ids = frozenset(_stop_ids(model, tokenizer, chat_template, stop_ids))
         self._given_stops = stop_ids is not None
         self.engine = Engine(model, max_context=max_context)
+        self._constrain = self._bound(constrain)
         self._episodes: dict[int, int] = {}  # row -> episodes begun by predict
 
     @classmethod
@@ -65,6 +71,7 @@ class LLMAgent:
         stop_ids: Collection[int | str] | None = None,
         max_context: int | None = None,
         chat_template: str | None = None,
+        constrain: ToolCalls | Constrain | None = None,
     ) -> LLMAgent:
         """Load model and tokenizer by name: a folder, a hub id, a `*.gguf` file, or "smollm2"."""
         model = load_model(name, device, dtype)
@@ -76,6 +83,7 @@ class LLMAgent:
             stop_ids=stop_ids,
             max_context=max_context,
             chat_template=chat_template,
+            constrain=constrain,
         )
 
     @property
@@ -135,7 +143,9 @@ class LLMAgent:
         try:
             for row, ids in zip(rows, observations, strict=True):
                 self.engine.extend(row, ids)
-            return self.engine.generate(rows, self.sampling if sampling is None else sampling, self.stop_ids)
+            allow = None if self._constrain is None else [self._constrain(row) for row in rows]
+            params = self.sampling if sampling is None else sampling
+            return self.engine.generate(rows, params, self.stop_ids, allow=allow)
         except BaseException:
             for row, length in zip(rows, before, strict=True):
                 self.engine.rewind(row, length)
@@ -149,7 +159,8 @@ class LLMAgent:
 
     def submit(self, row: int, observation: Ids) -> int:
         """Append observation ids to the row's context and queue one turn of it; returns its ticket."""
-        return self.engine.submit(row, observation, self.sampling, self.stop_ids)
+        allow = None if self._constrain is None else self._constrain(row)
+        return self.engine.submit(row, observation, self.sampling, self.stop_ids, allow=allow)
 
     def step(self) -> list[tuple[int, Completion]]:
         """Run one forward of everything that can be computed now; the (row, turn) pairs that ended in it."""
@@ -202,6 +213,17 @@ class LLMAgent:
         for row, completion in zip(rows, completions, strict=True):
             actions[row] = completion.token_ids.astype(np.int64)
         return (actions[0] if single else tuple(actions)), ("llm", len(batch))
+
+    def _bound(self, constrain: ToolCalls | Constrain | None) -> Constrain | None:
+        if not isinstance(constrain, ToolCalls):
+            return constrain
+        if self.tokenizer is None:
+            raise ValueError("LLMAgent: constrain=ToolCalls(...) needs the tokenizer: pass tokenizer=...")
+        from toolstep.envs.chat import ChatTemplate
+
+        stops = self.stop_ids if self._given_stops else None
+        template = ChatTemplate(self.tokenizer, chat_template=self.chat_template, stop_tokens=stops)
+        return constrain.bind(template, self.engine.packed.vocabulary)
 
     def _next_seed(self, row: int) -> int:
         """Seed of the row's next episode; the same for any number of rows."""
