@@ -240,6 +240,21 @@ def test_a_turn_of_calls_alone_ends_after_one_of_them() -> None:
     assert not allowed(allow, [end])[0]
     assert not all(allowed(allow, encode("Well: " + CALL)))
     assert not all(allowed(allow, [*encode(CALL[:40]), end]))
+    other = TEMPLATE.tokenizer.get_vocab()["<|endoftext|>"]
+    two: Any = SimpleNamespace(
+        tool_call_format=TEMPLATE.tool_call_format, tokenizer=TEMPLATE.tokenizer, stop_ids=frozenset({end, other})
+    )
+    several = ToolCalls([add], required=True).bind(two, VOCABULARY)(0)
+    assert end != other
+    assert several(encode(CALL))[[end, other]].all()
+
+
+def test_arguments_that_a_plain_schema_does_not_name_cannot_be_written() -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "number"}}}
+    plain = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    rules = ToolCalls([plain]).bind(TEMPLATE, VOCABULARY)
+    assert all(allowed(rules(0), encode('<tool_call>{"name": "f", "arguments": {"x": 0.5}}</tool_call>')))
+    assert not all(allowed(rules(0), encode('<tool_call>{"name": "f", "arguments": {"y": 0.5}}</tool_call>')))
 
 
 @pytest.mark.parametrize(
