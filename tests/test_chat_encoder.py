@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -65,6 +67,17 @@ def test_foreign_text_never_becomes_a_control_token(name):
         assert not any(i in encoder.control_ids for i in ids[body].tolist())
 
     check()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_text_that_looks_like_the_encoders_own_token_is_text(name):
+    tokenizer = _tokenizer(name)
+    encoder, other = encoder_for(tokenizer), Encoder(tokenizer)
+    for text in ("\U000ffffdanchor\U000ffffd", other._anchor):  # whatever another encoder uses, or has used
+        ids, _ = encoder.encode(f"a{text}b", [(0, len(text) + 2)])
+        assert not encoder.control_ids & set(ids.tolist())
+        assert tokenizer.decode(ids.tolist()).strip() == f"a{text}b"
+    assert pickle.loads(pickle.dumps(other)).encode("a b")[0].tolist() == encoder.encode("a b")[0].tolist()
 
 
 def test_body_flags_are_those_of_tokens_that_hold_foreign_characters():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import threading
 import weakref
 from bisect import bisect_left
@@ -20,7 +21,6 @@ from numpy.typing import NDArray
 from toolstep.envs.chat.errors import UnsafeContent, UnsupportedTokenizer
 from toolstep.envs.chat.marks import Span
 
-_ANCHOR = "\U000ffffdanchor\U000ffffd"
 _KEPT = 16 << 20  # characters, at most, of texts whose ids are kept
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -81,9 +81,10 @@ class Encoder:
             plain.normalizer = backend.normalizer
         if backend.pre_tokenizer is not None:
             plain.pre_tokenizer = backend.pre_tokenizer
-        # Text in the middle of a context is encoded behind an anchor: SentencePiece would put a space before
-        # it else.
-        plain.add_special_tokens([AddedToken(_ANCHOR, special=True, normalized=False)])
+        # Text in the middle of a context is encoded behind an anchor: SentencePiece would put a space before it else.
+        # The anchor is a token of the copy, so it is drawn: no foreign text can hold it.
+        self._anchor = f"\U000ffffd{secrets.token_hex(16)}\U000ffffd"
+        plain.add_special_tokens([AddedToken(self._anchor, special=True, normalized=False)])
         self._plain = plain
         self._scaffold: dict[str, list[int]] = {}  # what stood between added tokens -> its ids
         self._kept = 0
@@ -209,7 +210,7 @@ class Encoder:
         """(id, start, end) of text between two added tokens, none of which is an added token's."""
         if not text:
             return []
-        anchor = "" if first else _ANCHOR  # what stands there makes the text the middle of a longer one
+        anchor = "" if first else self._anchor  # what stands there makes the text the middle of a longer one
         encoding = self._plain.encode(anchor + text, add_special_tokens=False)
         skip, shift = bool(anchor), len(anchor)
         ids, offsets = encoding.ids[skip:], encoding.offsets[skip:]
