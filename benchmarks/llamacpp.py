@@ -41,6 +41,7 @@ class LlamaCpp:
 
         self.api, self.threads = llama_cpp, threads
         self.vocabulary = model.config.vocab_size
+        self.kind = {torch.float32: 0, torch.bfloat16: 30}[model.dtype]  # of keys and values, as of the weights
         self._quiet = llama_cpp.llama_log_callback(lambda level, text, user: None)
         llama_cpp.llama_log_set(self._quiet, None)
         llama_cpp.llama_backend_init()
@@ -74,6 +75,7 @@ class LlamaCpp:
         out.n_threads = out.n_threads_batch = self.threads
         out.kv_unified = True
         out.flash_attn_type = 1
+        out.type_k = out.type_v = self.kind
         return out
 
     def _decoder(self, context: Any, batch: Any) -> Callable[..., torch.Tensor]:
