@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from toolstep.rollout.evaluate import Summary as Summary
     from toolstep.rollout.evaluate import evaluate as evaluate
     from toolstep.rollout.evaluate import summarize as summarize
+    from toolstep.rollout.logprobs import token_logprobs as token_logprobs
+    from toolstep.rollout.objective import OBJECTIVES as OBJECTIVES
+    from toolstep.rollout.objective import Objective as Objective
     from toolstep.rollout.packed import PackedBatch as PackedBatch
     from toolstep.rollout.packed import ShiftedBatch as ShiftedBatch
     from toolstep.rollout.specs import EpisodeSpec as EpisodeSpec
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "EpisodeSpec": "specs",
+    "OBJECTIVES": "objective",
+    "Objective": "objective",
     "PackedBatch": "packed",
     "RolloutBatch": "batch",
     "RunMetrics": "collect",
@@ -47,6 +52,7 @@ _HOME = {
     "read_episodes": "storage",
     "save_batch": "storage",
     "summarize": "evaluate",
+    "token_logprobs": "logprobs",
 }
 
 __all__ = sorted(_HOME)

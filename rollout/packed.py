@@ -48,8 +48,9 @@ class ShiftedBatch(Arrays):
 class PackedBatch(Arrays):
     """The B rows of a batch one behind the other, N ids without padding.
 
-    input_ids, position_ids: i64[N]; positions begin at 0 in each row, which is how transformers tells the rows of one
-    sequence apart: `model(input_ids[None], position_ids=position_ids[None])`, without an attention mask.
+    input_ids, position_ids: i64[N]; positions begin at 0 in each row, by which transformers tells the rows apart:
+    `model(input_ids[None], position_ids=position_ids[None], use_cache=False)`, without an attention mask.  With a cache
+    (the default) the rows see one another; models with linear attention need `cu_seqlens` besides.
     cu_seqlens: i32[B+1], where each row begins, and N: `cu_seq_lens_q` and `cu_seq_lens_k` of varlen attention.
     max_seqlen: ids of the longest row.
     action_mask: bool[N].  old_logprobs, model_logprobs, advantages: f32[N].
