@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from toolstep.agents.base import Completion, SamplingParams
 from toolstep.agents.constrain import Constrain, ToolCalls
 from toolstep.agents.engine import Engine, EngineStats
+from toolstep.agents.text import StopWatch
 from toolstep.agents.weights import load_model
 
 Ids = NDArray[np.int64]
@@ -32,6 +34,8 @@ class LLMAgent:
         constrain: what turns may be: `ToolCalls(tools)` of `toolstep.agents.constrain`, which holds calls to the
             schemas of their tools, or a function that is called with the row when a turn begins and returns an `allow`
             as `Engine.submit` takes it (None: anything).
+        stop_strings: texts at which a turn ends as well, finish reason "stop"; the ids that wrote them are part of it.
+        kv_tokens, max_running: budget of keys and values in tokens, and most turns at a time; see `Engine`.
 
     A picklable description of an agent is its name and parameters, not this object: it holds the model.
     """
@@ -47,6 +51,9 @@ class LLMAgent:
         max_context: int | None = None,
         chat_template: str | None = None,
         constrain: ToolCalls | Constrain | None = None,
+        stop_strings: Sequence[str] = (),
+        kv_tokens: int | None = None,
+        max_running: int | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
@@ -55,7 +62,8 @@ class LLMAgent:
         self.seed = seed
         self.stop_ids = frozenset(_stop_ids(model, tokenizer, chat_template, stop_ids))
         self._given_stops = stop_ids is not None
-        self.engine = Engine(model, max_context=max_context)
+        self.stop_strings = _strings(stop_strings, tokenizer)
+        self.engine = Engine(model, max_context=max_context, kv_tokens=kv_tokens, max_running=max_running)
         self._constrain = self._bound(constrain)
         self._episodes: dict[int, int] = {}  # row -> episodes begun by predict
 
@@ -72,6 +80,9 @@ class LLMAgent:
         max_context: int | None = None,
         chat_template: str | None = None,
         constrain: ToolCalls | Constrain | None = None,
+        stop_strings: Sequence[str] = (),
+        kv_tokens: int | None = None,
+        max_running: int | None = None,
     ) -> LLMAgent:
         """Load model and tokenizer by name: a folder, a hub id, a `*.gguf` file, or "smollm2"."""
         model = load_model(name, device, dtype)
@@ -84,6 +95,9 @@ class LLMAgent:
             max_context=max_context,
             chat_template=chat_template,
             constrain=constrain,
+            stop_strings=stop_strings,
+            kv_tokens=kv_tokens,
+            max_running=max_running,
         )
 
     @property
@@ -145,7 +159,8 @@ class LLMAgent:
                 self.engine.extend(row, ids)
             allow = None if self._constrain is None else [self._constrain(row) for row in rows]
             params = self.sampling if sampling is None else sampling
-            return self.engine.generate(rows, params, self.stop_ids, allow=allow)
+            until = [self._until() for _ in rows]
+            return self.engine.generate(rows, params, self.stop_ids, allow=allow, until=until)
         except BaseException:
             for row, length in zip(rows, before, strict=True):
                 self.engine.rewind(row, length)
@@ -160,7 +175,7 @@ class LLMAgent:
     def submit(self, row: int, observation: Ids) -> int:
         """Append observation ids to the row's context and queue one turn of it; returns its ticket."""
         allow = None if self._constrain is None else self._constrain(row)
-        return self.engine.submit(row, observation, self.sampling, self.stop_ids, allow=allow)
+        return self.engine.submit(row, observation, self.sampling, self.stop_ids, allow=allow, until=self._until())
 
     def step(self) -> list[tuple[int, Completion]]:
         """Run one forward of everything that can be computed now; the (row, turn) pairs that ended in it."""
@@ -225,12 +240,29 @@ class LLMAgent:
         template = ChatTemplate(self.tokenizer, chat_template=self.chat_template, stop_tokens=stops)
         return constrain.bind(template, self.engine.packed.vocabulary)
 
+    def _until(self) -> StopWatch | None:
+        return StopWatch(self._decoder, self.stop_strings, self.stop_ids) if self.stop_strings else None
+
+    @cached_property
+    def _decoder(self) -> Any:
+        from toolstep.envs.chat.tokenizer import load_tokenizer
+
+        return load_tokenizer(self.tokenizer) if isinstance(self.tokenizer, str) else self.tokenizer
+
     def _next_seed(self, row: int) -> int:
         """Seed of the row's next episode; the same for any number of rows."""
         episode = self._episodes.get(row, 0)
         self._episodes[row] = episode + 1
         words = np.random.SeedSequence(self.seed, spawn_key=(row, episode)).generate_state(2, np.uint64)
         return int(words[0]) << 64 | int(words[1])
+
+
+def _strings(given: Sequence[str], tokenizer: Any) -> tuple[str, ...]:
+    if isinstance(given, str) or not all(isinstance(s, str) and s for s in given):
+        raise ValueError(f"LLMAgent: stop_strings must be a list of texts that are not empty, got {given!r}")
+    if given and tokenizer is None:
+        raise ValueError("LLMAgent: stop_strings need the tokenizer: pass tokenizer=...")
+    return tuple(given)
 
 
 def _stop_ids(

@@ -154,6 +154,62 @@ def test_new_weights_raise_the_version_on_every_completion() -> None:
     assert made.act([0], batch(0), SAMPLING)[0].weight_version == made.weight_version == 2
 
 
+def test_a_stop_string_ends_a_turn_with_the_id_that_completes_it() -> None:
+    from tiny import tiny_model, tiny_tokenizer
+
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(len(tokenizer))
+    options: dict[str, Any] = {"sampling": SamplingParams(max_new_tokens=40), "stop_ids": ["<|im_end|>"]}
+    prompts = batch(1, 2)
+    free = LLMAgent(model, tokenizer, **options)
+    for row in (0, 1):
+        free.start(row, row)
+    whole = free.act([0, 1], prompts)
+    text = tokenizer.decode(whole[0].token_ids)
+    stop = text[len(text) // 2 : len(text) // 2 + 3]
+    assert stop in text[:-3]
+    stopped = LLMAgent(model, tokenizer, stop_strings=["\n never \n", stop], **options)
+    for row in (0, 1):
+        stopped.start(row, row)
+    turns = stopped.act([0, 1], prompts)
+    for turn, full in zip(turns, whole, strict=True):
+        ids = turn.token_ids.tolist()
+        assert ids == full.token_ids.tolist()[: len(ids)]
+        assert stop not in tokenizer.decode(ids[:-1])
+    assert turns[0].finish_reason == "stop"
+    assert stop in tokenizer.decode(turns[0].token_ids)
+    stopped.start(0, 0)
+    stopped.submit(0, prompts[0])  # without a common turn
+    ended: list[Any] = []
+    while not ended:
+        ended = stopped.step()
+    assert ended[0][1].token_ids.tolist() == turns[0].token_ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stop_strings": ["x"]}, "need the tokenizer"),
+        ({"stop_strings": "x"}, "a list of texts"),
+        ({"stop_strings": [""]}, "not empty"),
+        ({"kv_tokens": 0}, "kv_tokens"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        agent(**options)
+
+
+def test_a_budget_of_keys_and_values_changes_no_sample() -> None:
+    turns = []
+    for options in ({}, {"kv_tokens": 96, "max_running": 2}):
+        made = agent(**options)
+        for row in range(6):
+            made.start(row, row)
+        turns.append([t.token_ids.tolist() for t in made.act(range(6), batch(*range(6)))])
+    assert turns[0] == turns[1]
+
+
 def test_it_plays_a_tool_use_env_under_next_step_autoreset() -> None:
     from tiny import tiny_model, tiny_tokenizer
 

@@ -16,12 +16,12 @@ from shared import shared
 from tiny import tiny_tokenizer
 
 from toolstep.agents import Engine
+from toolstep.agents.text import Detokenizer, SingleTokens, StopStrings, StopWatch, dangling
 from toolstep.envs.chat.formats import FORMATS
 from toolstep.rollout.serve.errors import BadRequest
 from toolstep.rollout.serve.kept import KeptContexts
 from toolstep.rollout.serve.messages import read_messages
 from toolstep.rollout.serve.protocol import MessageIn
-from toolstep.rollout.serve.text import Detokenizer, SingleTokens, StopStrings, StopWatch, dangling
 from toolstep.rollout.serve.turns import TurnReader, message
 
 WORDS = "Grüße 🙂 日本語 def f(x):\n  return x  <b> 👩‍👩‍👧 naïve  12345 "

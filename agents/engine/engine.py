@@ -225,12 +225,13 @@ class Engine:
         stop_ids: Collection[int] = (),
         *,
         allow: Sequence[Allow | None] | None = None,
+        until: Sequence[Until | None] | None = None,
     ) -> list[Completion]:
         """Sample one turn for each of `rows` and wait for all; results in their order.
 
-        sampling: for all rows, or one for each (that is how rows get limits of their own).  allow: one for each row.
-        stop_ids, finish_reason: as in `submit`.  A failure (not-finite logits, an interrupt) leaves every row as it was
-        before the call.
+        sampling: for all rows, or one for each (that is how rows get limits of their own).  allow, until: one for each
+        row.  stop_ids, finish_reason: as in `submit`.  A failure (not-finite logits, an interrupt) leaves every row as
+        it was before the call.
         """
         params = [sampling] * len(rows) if isinstance(sampling, SamplingParams) else list(sampling)
         if len(params) != len(rows) or len(set(rows)) != len(rows):
@@ -243,7 +244,9 @@ class Engine:
         others: list[Finished] = []
         try:
             for i, (row, one) in enumerate(zip(rows, params, strict=True)):
-                tickets[self.submit(row, (), one, stop_ids, allow=None if allow is None else allow[i])] = i
+                only = None if allow is None else allow[i]
+                end = None if until is None else until[i]
+                tickets[self.submit(row, (), one, stop_ids, allow=only, until=end)] = i
             while any(c is None for c in out):
                 for finished in self.step():
                     if finished.ticket in tickets:

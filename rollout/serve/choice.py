@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from toolstep.agents.text import Detokenizer, SingleTokens, StopStrings
 from toolstep.envs.chat.formats.base import Finish
 from toolstep.rollout.serve.generation import Chunk, Generation
-from toolstep.rollout.serve.text import Detokenizer, SingleTokens, StopStrings
 
 
 @dataclass(slots=True)

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from toolstep.agents.base import SamplingParams
+from toolstep.agents.text import SingleTokens
 from toolstep.envs.chat import ChatTemplate
 from toolstep.rollout.serve.errors import BadRequest, ContextTooLong, UnknownModel
 from toolstep.rollout.serve.generation import Events, Generation
 from toolstep.rollout.serve.protocol import Sampling
-from toolstep.rollout.serve.text import SingleTokens
 from toolstep.rollout.serve.worker import Worker
 
 

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from toolstep.agents.text import dangling
 from toolstep.envs.chat.encoder import clean
 from toolstep.envs.chat.formats import ToolCallFormat
 from toolstep.envs.chat.formats.base import Finish, MarkedFormat, Scan
@@ -15,7 +16,6 @@ from toolstep.envs.chat.formats.llama3 import TAG, Llama3JSON
 from toolstep.envs.chat.formats.pythonic import Pythonic
 from toolstep.envs.chat.turns import safe_name
 from toolstep.envs.types import CallStatus, ToolCall
-from toolstep.rollout.serve.text import dangling
 
 Delta = dict[str, Any]
 _BARE = (Llama3JSON, JSONList, Pythonic)  # a turn that begins with a bracket may be calls, any other is content

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from toolstep.agents.base import Completion
 from toolstep.agents.engine import Engine, RowFailed
+from toolstep.agents.text import StopWatch
 from toolstep.rollout.serve.errors import APIError, BadRequest, EngineFailed, Overloaded, ShuttingDown
 from toolstep.rollout.serve.generation import Chunk, Generation
 from toolstep.rollout.serve.kept import KeptContexts
-from toolstep.rollout.serve.text import StopWatch
 
 _MARGIN = 64  # tokens a sequence: what a step may add, and the cells that a last block leaves empty
 
