@@ -64,8 +64,10 @@ def main() -> None:
     }
     if args.prototype and Path(args.prototype).is_file():
         ways["prototype"] = (partial(engines.prototype, Path(args.prototype), copy.deepcopy(model), work), len(work))
-    if all(importlib.util.find_spec(name) for name in ("llama_cpp", "gguf")):
-        ways["llama.cpp"] = (partial(llamacpp.LlamaCpp(model, args.threads).run, work), len(work))
+    wanted = args.only is None or "llama.cpp" in args.only
+    if wanted and all(importlib.util.find_spec(name) for name in ("llama_cpp", "gguf")):
+        options = {"model": args.model, "dtype": args.dtype, "threads": args.threads}
+        ways["llama.cpp"] = (llamacpp.Worker(**options, groups=args.groups, members=args.members), len(work))
     if args.only:
         ways = {name: way for name, way in ways.items() if name in args.only}
     engine_costs.play(engine, work[:2])  # packs the weights and compiles the kernel

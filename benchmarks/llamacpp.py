@@ -2,11 +2,17 @@
 
 All episodes run in one context with the cells of a group's prompt shared, and every step decodes whatever can be
 decoded; sampling is this project's.  The weights go through a temporary GGUF file in the model's own dtype.
+
+It runs in a process of its own (this file is its program: one line in, one run, its count of ids out): its OpenMP
+runtime is not torch's, and the threads of two runtimes in one process fight for the cores.
 """
 
 from __future__ import annotations
 
+import argparse
 import ctypes
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,10 +20,12 @@ from typing import Any
 
 import numpy as np
 import torch
+import workload
 from workload import Episode
 
 from toolstep.agents.base import SamplingParams
 from toolstep.agents.engine.sampling import choose
+from toolstep.agents.weights import load_model
 
 _BATCH = 512
 _NAMES = {
@@ -31,6 +39,30 @@ _NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+
+
+class Worker:
+    """A process that plays the workload each time that it is called."""
+
+    def __init__(self, **options: object) -> None:
+        arguments = [x for name, value in options.items() for x in (f"--{name}", str(value))]
+        self._process = subprocess.Popen(  # noqa: S603
+            [sys.executable, __file__, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._read()
+
+    def __call__(self) -> int:
+        assert self._process.stdin is not None
+        self._process.stdin.write("run\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> int:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"llama.cpp ended with exit code {self._process.wait()}")
+        return int(line)
 
 
 class LlamaCpp:
@@ -179,3 +211,23 @@ def _write(model: Any, path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--dtype", required=True)
+    for name in ("threads", "groups", "members"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    model = load_model(args.model, "cpu", args.dtype)
+    work = workload.episodes(vocabulary=model.config.vocab_size, groups=args.groups, members=args.members)
+    player = LlamaCpp(model, args.threads)
+    print(0, flush=True)
+    for _ in sys.stdin:
+        print(player.run(work), flush=True)
+
+
+if __name__ == "__main__":
+    main()
