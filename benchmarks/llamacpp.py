@@ -46,7 +46,7 @@ class Worker:
 
     def __init__(self, **options: object) -> None:
         arguments = [x for name, value in options.items() for x in (f"--{name}", str(value))]
-        self._process = subprocess.Popen(  # noqa: S603
+        self._process = subprocess.Popen(
             [sys.executable, __file__, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self._read()
@@ -220,7 +220,7 @@ def main() -> None:
     for name in ("threads", "groups", "members"):
         parser.add_argument(f"--{name}", type=int, required=True)
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
+    torch.set_num_threads(1)  # for sampling alone: more would fight with those of llama.cpp
     model = load_model(args.model, "cpu", args.dtype)
     work = workload.episodes(vocabulary=model.config.vocab_size, groups=args.groups, members=args.members)
     player = LlamaCpp(model, args.threads)
