@@ -210,9 +210,9 @@ def test_lengths_chunks_and_batch_mates_do_not_change_the_logits(lengths: list[i
 @pytest.mark.parametrize("family", ["llama", "mistral"])
 def test_the_compiled_attention_equals_the_plain_one(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Head and block sizes that the kernel takes; shared prompts, windows, several turns."""
-    from toolstep.agents.engine import native
+    from toolstep.agents.engine import kernels
 
-    if native.kernels(16, 2, 32) is None:
+    if kernels.attention_for(16, 2, 32) is None:
         pytest.skip("no C++ compiler")
     model = em.model(family, head_dim=16)
     turns = {}
@@ -234,9 +234,9 @@ def test_the_compiled_attention_equals_the_plain_one(family: str, monkeypatch: p
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
 def test_fused_layers_equal_the_models_own_code(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shared prompts, windows, biases, head norms, several turns; bf16 differs by its rounding alone."""
-    from toolstep.agents.engine import layers, native
+    from toolstep.agents.engine import kernels, layers
 
-    if native.kernels(16, 2, 32) is None:
+    if kernels.attention_for(16, 2, 32) is None:
         pytest.skip("no C++ compiler")
     turns = {}
     for name in ("fused", "own"):

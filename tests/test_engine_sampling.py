@@ -178,3 +178,24 @@ def test_parameters_that_cannot_work_are_refused_by_name(wrong: dict[str, object
     (name,) = wrong
     with pytest.raises(ValueError, match=rf"SamplingParams\.{name} must be"):
         SamplingParams(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("vocabulary", [97, 256, 1000, 49152])
+def test_the_compiled_pass_over_a_vocabulary_equals_the_plain_one(vocabulary: int) -> None:
+    from toolstep.agents.engine.passes import passes
+
+    over = passes()
+    if over is None:
+        pytest.skip("no C++ compiler")
+    scores = torch.randn(5, vocabulary, generator=torch.Generator().manual_seed(0)) * 7
+    scores[1, 3::2] = float("-inf")
+    scores[2] += 80
+    best, sums = over.exponential_sums(scores, 256)
+    assert torch.equal(best, scores.amax(-1, keepdim=True))
+    weights = torch.nn.functional.pad((scores - best).double().exp(), (0, -vocabulary % 256)).view(5, -1, 256)
+    assert torch.allclose(sums, weights.sum(-1), rtol=2e-6, atol=1e-12)
+    for place in (0, vocabulary - 1):
+        for bad in (float("nan"), float("inf")):
+            broken = scores.clone()
+            broken[3, place] = bad
+            assert torch.isfinite(over.exponential_sums(broken, 256)[1].sum(-1)).tolist() == [1, 1, 1, 0, 1]

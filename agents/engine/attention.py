@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from toolstep.agents.engine.native import attention_kernel
+from toolstep.agents.engine.kernels import attention_kernel
 from toolstep.agents.engine.plan import Plan
 
 IMPLEMENTATION = "toolstep"
@@ -110,7 +110,7 @@ def attention(
     plain = shape.softcap is None and shape.sinks is None
     kernel = attention_kernel(q, keys, values) if plain else None
     if kernel is not None:
-        kernel.attention(plan, (q, k, v), (keys, values), shape.scale, shape.window, out)
+        kernel(plan, (q, k, v), (keys, values), shape.scale, shape.window, out)
     else:
         keys[plan.blocks, :, :, plan.cells] = k.transpose(0, 1)
         values[plan.blocks, :, plan.cells] = v.transpose(0, 1)

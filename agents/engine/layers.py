@@ -2,8 +2,8 @@
 
 A decode step is short: what lies between the matrix products (norms, rotary embedding, activation, sums, and Python
 itself) is a third of it in fp32 and most of it in bf16.  A layer whose class is known gets a `forward` that does the
-same with the kernels of `linears.py` and `native.py`.  It is believed only after its logits were compared with those of
-the model's own code; where there is no compiler, or they differ, the model's own code runs.
+same with what is compiled (`kernels.py`, `passes.py`) and with the products of `linears.py`.  It is believed only after
+its logits were compared with those of the model's own code; where there is no compiler, or they differ, that runs.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from toolstep.agents.engine.attention import Shape, active_plan
+from toolstep.agents.engine.kernels import Attention, attention_for
 from toolstep.agents.engine.linears import Family, PackedLinears
-from toolstep.agents.engine.native import Kernels, kernels
+from toolstep.agents.engine.passes import passes
 
 _LOG = logging.getLogger(__name__)
 _CLASSES = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer")
@@ -48,9 +49,9 @@ class FusedLayer:
         self._target: dict[str, Any] = layer.__dict__
         self.shape: Shape | None = None
 
-    def kernels(self, size: int) -> Kernels | None:
-        """Those for blocks of `size` cells."""
-        return kernels(self._width, self._sizes[0] // self._sizes[1], size)
+    def attention(self, size: int) -> Attention | None:
+        """The one for blocks of `size` cells."""
+        return attention_for(self._width, self._sizes[0] // self._sizes[1], size)
 
     def swap_in(self) -> None:
         self._target["forward"] = self
@@ -63,13 +64,17 @@ class FusedLayer:
         plan, rotary = active_plan(), kwargs.get("position_embeddings")
         if self.shape is None or plan is None or rotary is None:
             return self._own(hidden_states, *args, **kwargs)
-        native = self.kernels(plan.pool.size)
+        attend, over = self.attention(plan.pool.size), passes()
         width, count = self._width, hidden_states.shape[1]
-        if native is None or any(x.shape != (1, count, width) or x.dtype != hidden_states.dtype for x in rotary):
+        if (
+            attend is None
+            or over is None
+            or any(x.shape != (1, count, width) or x.dtype != hidden_states.dtype for x in rotary)
+        ):
             return self._own(hidden_states, *args, **kwargs)
         before, behind = self._norms
         residual = hidden_states.contiguous()
-        x = native.rms_norm(residual, before.weight, before.variance_epsilon)
+        x = over.rms_norm(residual, before.weight, before.variance_epsilon)
         heads = [part.view(count, -1, width) for part in torch.split(self._qkv.product(x)[0], self._sizes, -1)]
         query, key, value = (
             (part if norm is None else norm(part)).transpose(0, 1)
@@ -78,9 +83,9 @@ class FusedLayer:
         cells = plan.pool.tensors(self._number, key, value)
         mixed = torch.empty((1, count, self._sizes[0]), dtype=x.dtype)
         turn = (rotary[0].contiguous(), rotary[1].contiguous())
-        native.attention(plan, (query, key, value), cells, self.shape.scale, self.shape.window, mixed, turn)
+        attend(plan, (query, key, value), cells, self.shape.scale, self.shape.window, mixed, turn)
         residual = self._out.plus(mixed, residual)
-        x = native.rms_norm(residual, behind.weight, behind.variance_epsilon)
+        x = over.rms_norm(residual, behind.weight, behind.variance_epsilon)
         return self._down.plus(self._up.times(x, self._gate.swish(x)), residual)
 
 
@@ -94,8 +99,8 @@ class FusedLayers:
         self.untried = bool(self._layers)
 
     def can_run(self, size: int) -> bool:
-        """Whether the compiled kernels are there, for blocks of `size` cells."""
-        return bool(self._layers) and self._layers[0].kernels(size) is not None
+        """Whether what they need is compiled, for blocks of `size` cells."""
+        return bool(self._layers) and self._layers[0].attention(size) is not None
 
     def swap_in(self) -> None:
         for layer in self._layers:

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from toolstep.agents.base import SamplingParams
+from toolstep.agents.engine.passes import passes
 
 _HEAD = 1024  # top-p looks at this many best tokens before it sorts the whole vocabulary
 _BLOCK = 256  # tokens
@@ -120,7 +121,7 @@ def choose(
     Raises NonFiniteLogits; ValueError where a constraint allows nothing.
     """
     raw = logits.float()
-    weights, sums, raw_total = _exponentials(raw)
+    best, sums, raw_total = _exponentials(raw)
     scores = _constrain(penalise(raw, histories, params), allowed)
     greedy = params.temperature == 0
     if not greedy:
@@ -129,11 +130,11 @@ def choose(
         scores = truncate(scores, params.top_k, params.top_p, params.min_p)
     total = raw_total
     if scores is not raw:
-        weights, sums, total = _exponentials(scores)
+        best, sums, total = _exponentials(scores)
     if greedy:
         tokens = scores.argmax(-1, keepdim=True)
     else:
-        tokens = _invert(weights, sums, torch.from_numpy(uniforms).to(raw.device))
+        tokens = _invert(scores, best, sums, torch.from_numpy(uniforms).to(raw.device))
         tokens = tokens.clamp_(max=raw.shape[1] - 1)  # where all is NaN
     logprobs = scores.gather(-1, tokens) - total
     model_logprobs = raw.gather(-1, tokens) - raw_total
@@ -144,8 +145,8 @@ def choose(
         raise NonFiniteLogits(int(np.flatnonzero(~np.isfinite(totals))[0]))
     top: list[list[tuple[int, float]]] = [[] for _ in packed]
     if params.top_logprobs:
-        best = torch.topk(scores - total, min(params.top_logprobs, scores.shape[1]), dim=-1)
-        top = [list(zip(*row, strict=True)) for row in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
+        most = torch.topk(scores - total, min(params.top_logprobs, scores.shape[1]), dim=-1)
+        top = [list(zip(*row, strict=True)) for row in zip(most.indices.tolist(), most.values.tolist(), strict=True)]
     return Choice(chosen.astype(np.int64), of_choice.astype(np.float32), of_model.astype(np.float32), top)
 
 
@@ -166,25 +167,24 @@ def _constrain(scores: torch.Tensor, allowed: Sequence[NDArray[np.bool_] | None]
 
 
 def _exponentials(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """exp(score - best) f32[n, B, _BLOCK], padded with zeros; their sums by block f64[n, B]; log-sum-exp f32[n, 1].
+    """Largest score f32[n, 1]; sums of exp(score - largest) by _BLOCK tokens f64[n, B]; log-sum-exp f32[n, 1].
 
     A vocabulary is large: one such pass serves the log-probabilities and the draw.
     """
-    n, vocabulary = scores.shape
-    best = scores.amax(-1, keepdim=True)
-    weights = (scores - best).exp_()
-    blocks = -(-vocabulary // _BLOCK)
-    if blocks * _BLOCK != vocabulary:
-        weights = F.pad(weights, (0, blocks * _BLOCK - vocabulary))
-    weights = weights.view(n, blocks, _BLOCK)
-    sums = weights.sum(-1).double()
-    return weights, sums, (best.double() + sums.sum(-1, keepdim=True).log()).float()
+    over = passes() if scores.device.type == "cpu" else None
+    if over is not None:
+        best, sums = over.exponential_sums(scores.contiguous(), _BLOCK)
+    else:
+        best = scores.amax(-1, keepdim=True)
+        weights = F.pad((scores - best).exp_(), (0, -scores.shape[1] % _BLOCK))
+        sums = weights.view(len(scores), -1, _BLOCK).sum(-1).double()
+    return best, sums, (best.double() + sums.sum(-1, keepdim=True).log()).float()
 
 
-def _invert(weights: torch.Tensor, sums: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+def _invert(scores: torch.Tensor, best: torch.Tensor, sums: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     """First token whose cumulative weight exceeds `uniform * total`: i64[n, 1].
 
-    weights, sums: as `_exponentials` gives them.  uniforms: f64[n].
+    best, sums: as `_exponentials` gives them for `scores`.  uniforms: f64[n].
 
     In two levels, sums of blocks and then the tokens of one block: a running sum in fp64 over a whole vocabulary takes
     5 % of a decode step.
@@ -193,8 +193,10 @@ def _invert(weights: torch.Tensor, sums: torch.Tensor, uniforms: torch.Tensor) -
     target = uniforms[:, None] * cumulative[:, -1:]
     block = _first_above(cumulative, target)
     before = cumulative.gather(-1, (block - 1).clamp_(min=0)).masked_fill(block == 0, 0.0)
-    inside = weights.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))[:, 0].cumsum(-1, dtype=torch.float64)
-    return block * _BLOCK + _first_above(inside, target - before)
+    tokens = block * _BLOCK + torch.arange(_BLOCK, device=scores.device)
+    inside = scores.gather(1, tokens.clamp(max=scores.shape[1] - 1))
+    weights = (inside - best).exp_().masked_fill_(tokens >= scores.shape[1], 0.0)
+    return block * _BLOCK + _first_above(weights.cumsum(-1, dtype=torch.float64), target - before)
 
 
 def _first_above(cumulative: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -1,76 +1,14 @@
 // Attention of the rollout engine on a CPU: new tokens are written to the block pool, then each looks at the blocks of
-// its context.  Built on demand by native.py for one head size (D), query heads a kv head (R) and block size (BS); plain
-// C++ with GCC's vector extensions, so that one source serves AVX-512, AVX2 and NEON.  Arithmetic is fp32; queries, keys
-// and values are fp32 or bf16.  Keys are stored transposed, [D][BS] a block, so that scores of 16 cells are one vector
-// without a reduction.
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
+// its context.  Built on demand by native.py for one head size (D), query heads a kv head (R) and block size (BS).  Keys
+// are stored transposed, [D][BS] a block, so that scores of 16 cells are one vector without a reduction.
 #include <vector>
 
-constexpr int LANES = 16;
+#include "vectors.h"
+
 constexpr int CELLS = BS / LANES;  // vectors of cells in a block
 constexpr int WIDTH = D / LANES;   // vectors of a query, key or value
 constexpr int MANY = R > 6 ? 1 : R > 4 ? 2 : R > 3 ? 3 : 4;  // queries of a segment that are taken together
 constexpr int REGISTERS = 24;      // accumulators that the inner loops keep
-typedef float vec __attribute__((vector_size(LANES * 4), aligned(4)));
-typedef int32_t ivec __attribute__((vector_size(LANES * 4), aligned(4)));
-typedef uint16_t hvec __attribute__((vector_size(LANES * 2), aligned(2)));
-typedef uint32_t uvec __attribute__((vector_size(LANES * 4), aligned(4)));
-
-static inline vec load(const float* p) { return *(const vec*)p; }
-static inline vec load(const uint16_t* p) { return (vec)(__builtin_convertvector(*(const hvec*)p, uvec) << 16); }
-static inline void store(float* p, vec x) { *(vec*)p = x; }
-static inline void store(uint16_t* p, vec x) {  // round to nearest even, as torch does
-    uvec bits = (uvec)x;
-    bits += 0x7fffu + ((bits >> 16) & 1u);
-    *(hvec*)p = __builtin_convertvector(bits >> 16, hvec);
-}
-
-static inline float widen(float x) { return x; }
-static inline float widen(uint16_t x) {
-    uint32_t bits = (uint32_t)x << 16;
-    float out;
-    memcpy(&out, &bits, 4);
-    return out;
-}
-static inline void narrow(float x, float& out) { out = x; }
-static inline void narrow(float x, uint16_t& out) {
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    out = (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
-// exp(x) for x <= 0, relative error about 1e-7 (Cephes); 0 for x = -inf.
-static inline vec exponential(vec x) {
-    ivec nothing = x < -87.0f;
-    x = nothing ? (vec){} - 87.0f : x;
-    vec scaled = x * 1.44269504f;
-    ivec n = __builtin_convertvector(scaled - 0.5f, ivec);  // truncation of a negative number: to nearest
-    vec whole = __builtin_convertvector(n, vec);
-    vec f = x - whole * 0.693359375f + whole * 2.12194440e-4f;
-    vec p = (vec){} + 1.9875691500e-4f;
-    p = p * f + 1.3981999507e-3f;
-    p = p * f + 8.3334519073e-3f;
-    p = p * f + 4.1665795894e-2f;
-    p = p * f + 1.6666665459e-1f;
-    p = p * f + 5.0000001201e-1f;
-    p = p * f * f + f + 1.0f;
-    p = p * (vec)((n + 127) << 23);
-    return nothing ? (vec){} : p;
-}
-
-static inline float largest(vec x) {
-    float out = x[0];
-    for (int i = 1; i < LANES; ++i) out = x[i] > out ? x[i] : out;
-    return out;
-}
-
-static inline float sum(vec x) {
-    float out = 0;
-    for (int i = 0; i < LANES; ++i) out += x[i];
-    return out;
-}
 
 struct Forward {
     const int32_t *pointers, *blocks, *fills, *base;  // a table of blocks for each feed: entries pointers[f] .. pointers[f + 1] - 1
@@ -257,27 +195,4 @@ extern "C" void attention(int half, int n, int heads, int window, float scale, c
     else
         run(f, n, (const float*)query, (const float*)key, (const float*)value, strides, blocks, cells, (float*)keys,
             (float*)values, (float*)out);
-}
-
-template <class T> static void normalise(int n, int width, float epsilon, const T* x, const T* weight, T* out) {
-#pragma omp parallel for schedule(static) if ((int64_t)n * width > 32768)
-    for (int i = 0; i < n; ++i) {
-        const T* row = x + (int64_t)i * width;
-        vec squares = (vec){};
-        for (int j = 0; j < width; j += LANES) squares += load(row + j) * load(row + j);
-        const float factor = 1.0f / sqrtf(sum(squares) / width + epsilon);
-        for (int j = 0; j < width; j += LANES) {
-            T* target = out + (int64_t)i * width + j;
-            store(target, load(row + j) * factor);  // rounded to T before the weight, as the models do
-            store(target, load(target) * load(weight + j));
-        }
-    }
-}
-
-// RMSNorm of x[n][width]; width is a multiple of LANES.
-extern "C" void rms_norm(int half, int n, int width, float epsilon, const void* x, const void* weight, void* out) {
-    if (half)
-        normalise(n, width, epsilon, (const uint16_t*)x, (const uint16_t*)weight, (uint16_t*)out);
-    else
-        normalise(n, width, epsilon, (const float*)x, (const float*)weight, (float*)out);
 }
