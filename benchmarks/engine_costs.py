@@ -47,14 +47,14 @@ def memory(engine: Engine, work: Sequence[Episode]) -> tuple[int, int, int]:
     Linux only (0 elsewhere); the weights must be packed already.
     """
     engine.drop_cache()
-    before = peak = _resident()
+    before = peak = resident()
     live = 0
     step = engine.step
 
     def watched() -> object:
         nonlocal peak, live
         done = step()
-        peak = max(peak, _resident())
+        peak = max(peak, resident())
         live = max(live, engine.live_tokens)
         return done
 
@@ -89,7 +89,8 @@ def growth(engine: Engine, vocabulary: int, rows: int = 16) -> list[tuple[int, f
     return out
 
 
-def _resident() -> int:
+def resident() -> int:
+    """Bytes of this process that are in memory; 0 where the system does not tell."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import heapq
+import math
+import mmap
 from typing import Literal
 
-import numpy as np
 import torch
 
 
@@ -112,6 +113,13 @@ class BlockPool:
 def _zeros(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
     if like.device.type != "cpu":
         return like.new_zeros(shape)
-    # numpy asks the system for zero pages, which cost nothing until they are written; torch.zeros writes them all.
-    data = np.zeros(int(np.prod(shape)) * like.element_size(), np.uint8)
-    return torch.from_numpy(data).view(like.dtype).view(shape)
+    # Pages of its own: they cost nothing until they are written, and go back to the system when the tensor does (freed
+    # heap memory stays resident, and what a pool outgrows would add up to its size).
+    size = max(1, math.prod(shape)) * like.element_size()
+    if hasattr(mmap, "MAP_PRIVATE"):  # not on Windows
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    else:
+        pages = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=like.dtype, count=math.prod(shape)).view(shape)
