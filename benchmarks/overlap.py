@@ -91,7 +91,7 @@ class FakeEngine:
         return [done[row] for row in rows]
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError("a token agent is asked by act or submit")
+        raise TypeError("a token agent is asked by act or submit")
 
 
 def tools(seconds: float) -> dict[str, Tool]:

@@ -207,6 +207,16 @@ def test_lengths_chunks_and_batch_mates_do_not_change_the_logits(lengths: list[i
         check(engine, LLAMA, row, turn, [], SamplingParams())
 
 
+def two_turns(model: Any) -> tuple[Engine, list[Completion]]:
+    """Second turns of five rows behind one prompt, longer than a sliding window."""
+    engine = Engine(model)
+    for row in range(5):
+        engine.start(row, row)
+        engine.extend(row, np.concatenate([em.ids(0, 50), em.ids(row, 3 * row)]))
+    engine.generate(range(5), SamplingParams(max_new_tokens=9))
+    return engine, engine.generate(range(5), SamplingParams(max_new_tokens=40))
+
+
 @pytest.mark.parametrize("family", ["llama", "mistral"])
 def test_the_compiled_attention_equals_the_plain_one(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Head and block sizes that the kernel takes; shared prompts, windows, several turns."""
@@ -219,12 +229,7 @@ def test_the_compiled_attention_equals_the_plain_one(family: str, monkeypatch: p
     for name in ("compiled", "plain"):
         if name == "plain":
             monkeypatch.setattr("toolstep.agents.engine.attention.attention_kernel", lambda *_: None)
-        engine = Engine(model)
-        for row in range(5):
-            engine.start(row, row)
-            engine.extend(row, np.concatenate([em.ids(0, 50), em.ids(row, 3 * row)]))
-        engine.generate(range(5), SamplingParams(max_new_tokens=9))
-        turns[name] = engine.generate(range(5), SamplingParams(max_new_tokens=40))
+        engine, turns[name] = two_turns(model)
     for one, other in zip(turns["compiled"], turns["plain"]):
         assert one.token_ids.tolist() == other.token_ids.tolist()
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
@@ -233,7 +238,7 @@ def test_the_compiled_attention_equals_the_plain_one(family: str, monkeypatch: p
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
 def test_fused_layers_equal_the_models_own_code(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shared prompts, windows, biases, head norms, several turns; bf16 differs by its rounding alone."""
+    """Shared prompts, windows, biases, head norms, several turns."""
     from toolstep.agents.engine import kernels, layers
 
     if kernels.attention_for(16, 2, 32) is None:
@@ -243,12 +248,7 @@ def test_fused_layers_equal_the_models_own_code(family: str, monkeypatch: pytest
         if name == "own":
             monkeypatch.setattr(layers.FusedLayers, "can_run", lambda *_: False)
         model = em.model(family, head_dim=16)
-        engine = Engine(model)
-        for row in range(5):
-            engine.start(row, row)
-            engine.extend(row, np.concatenate([em.ids(0, 50), em.ids(row, 3 * row)]))
-        engine.generate(range(5), SamplingParams(max_new_tokens=9))
-        turns[name] = engine.generate(range(5), SamplingParams(max_new_tokens=40))
+        engine, turns[name] = two_turns(model)
         used = [layer.shape is not None for layer in engine.packed.layers._layers]
         assert used
         assert all(used) == (name == "fused")
@@ -256,6 +256,39 @@ def test_fused_layers_equal_the_models_own_code(family: str, monkeypatch: pytest
     for one, other in zip(turns["fused"], turns["own"], strict=True):
         assert one.token_ids.tolist() == other.token_ids.tolist()
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+
+
+def test_layers_are_fused_in_half_precision_too() -> None:
+    """They are used only where their logits were found to agree with those of the model's own code."""
+    from toolstep.agents.engine import kernels
+    from toolstep.agents.engine.linears import can_pack
+
+    model = em.model("llama", head_dim=16).bfloat16()
+    if kernels.attention_for(16, 2, 32) is None or not can_pack(model):
+        pytest.skip("no C++ compiler, or no packed products in bf16")
+    engine = Engine(model)
+    engine.start(0, 0)
+    engine.extend(0, em.ids(0, 50))
+    engine.generate([0], SamplingParams(max_new_tokens=3))
+    assert all(layer.shape is not None for layer in engine.packed.layers._layers)
+
+
+def test_fused_layers_follow_linear_layers_that_change_their_kind() -> None:
+    """A hook, or an adapter, on one of them: the products are packed anew, and nothing of the old ones may be left."""
+    model = em.model("llama", head_dim=16)
+    engine = Engine(model)
+    engine.start(0, 0)
+    engine.extend(0, em.ids(0, 50))
+    engine.generate([0], SamplingParams(max_new_tokens=3))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)
+    model.model.layers[0].mlp.down_proj.register_forward_hook(lambda _module, _input, output: output * 1.5)
+    engine.update_weights()
+    engine.start(1, 1)
+    engine.extend(1, em.ids(1, 40))
+    [turn] = engine.generate([1], SamplingParams(max_new_tokens=9))
+    check(engine, model, 1, turn, [], SamplingParams())
 
 
 def test_a_layer_that_computes_otherwise_is_not_fused(caplog: pytest.LogCaptureFixture) -> None:

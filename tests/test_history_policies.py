@@ -131,7 +131,7 @@ class Thinker:
     def predict(
         self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = False
     ) -> Any:
-        raise NotImplementedError
+        raise AssertionError("a token agent is asked by act")
 
     def act(self, rows: Any, observations: Any) -> list[Any]:
         from toolstep.agents.base import Completion

@@ -54,9 +54,10 @@ template <int Q, class T> static void attend(const Forward& f, const float* quer
     int head, float* scores, T* out) {
     constexpr int N = Q * R;
     constexpr int STEP = N * WIDTH <= REGISTERS ? WIDTH : N * 2 <= REGISTERS ? 2 : 1;  // vectors of a value at a time
-    const int begin = f.pointers[f.feeds[first]], position = f.positions[first];
-    int end = f.pointers[f.feeds[first] + 1];
+    const int position = f.positions[first];
+    int begin = f.pointers[f.feeds[first]], end = f.pointers[f.feeds[first] + 1];
     while (end > begin + 1 && f.base[end - 1] > position + Q - 1) --end;  // behind the last query
+    while (f.window && begin + 1 < end && f.base[begin] + f.fills[begin] <= position - f.window + 1) ++begin;
     const int64_t stride = (int64_t)(end - begin) * BS;
     vec best[N];
     for (int n = 0; n < N; ++n) best[n] = (vec){} - INFINITY;

@@ -27,7 +27,8 @@ from toolstep.agents.engine.spans import SpanTree
 class Engine:
     """Continuous batching for a transformers causal LM; a `TokenEngine`.
 
-    model: any causal LM whose attention goes through transformers' AttentionInterface (else UnsupportedModel).
+    model: any causal LM of transformers: packed where its attention goes through AttentionInterface, else on caches of
+    its own, row by row (the log says so); UnsupportedModel where neither gives the model's own logits.
     max_context: longest context in tokens (default: the model's max_position_embeddings).
     chunk: most tokens of prompts and observations in one forward; bounds the memory of activations.
     share_min: a common beginning of fewer tokens than this is computed again rather than shared.
