@@ -54,20 +54,20 @@ def main() -> None:
     work = workload.episodes(vocabulary=vocabulary, groups=args.groups, members=args.members)
     engine = Engine(model, verify=False)
     other = copy.deepcopy(model)  # the others change the model that they run
-    ways: dict[str, tuple[Callable[[], int], int]] = {
-        "ours": (partial(engine_costs.play, engine, work), len(work)),
-        "ours, tools of 200 ms": (partial(engine_costs.play, engine, work, 0.2), len(work)),
-        "ours, barrier": (partial(engines.barrier, engine, work), len(work)),
-        "active batch (generate)": (partial(engines.active_batch, other, work), len(work)),
-        "generate_batch": (partial(engines.transformers_batching, other, work), len(work)),
-        "sequential generate": (partial(engines.sequential, other, work[:: max(1, len(work) // args.sequential)]), 0),
+    ways: dict[str, Callable[[], int]] = {
+        "ours": partial(engine_costs.play, engine, work),
+        "ours, tools of 200 ms": partial(engine_costs.play, engine, work, 0.2),
+        "ours, barrier": partial(engines.barrier, engine, work),
+        "active batch (generate)": partial(engines.active_batch, other, work),
+        "generate_batch": partial(engines.transformers_batching, other, work),
+        "sequential generate": partial(engines.sequential, other, work[:: max(1, len(work) // args.sequential)]),
     }
     if args.prototype and Path(args.prototype).is_file():
-        ways["prototype"] = (partial(engines.prototype, Path(args.prototype), copy.deepcopy(model), work), len(work))
+        ways["prototype"] = partial(engines.prototype, Path(args.prototype), copy.deepcopy(model), work)
     wanted = args.only is None or "llama.cpp" in args.only
     if wanted and all(importlib.util.find_spec(name) for name in ("llama_cpp", "gguf")):
         options = {"model": args.model, "dtype": args.dtype, "threads": args.threads}
-        ways["llama.cpp"] = (llamacpp.Worker(**options, groups=args.groups, members=args.members), len(work))
+        ways["llama.cpp"] = llamacpp.Worker(**options, groups=args.groups, members=args.members)
     if args.only:
         ways = {name: way for name, way in ways.items() if name in args.only}
     engine_costs.play(engine, work[:2])  # packs the weights and compiles the kernel
@@ -76,7 +76,7 @@ def main() -> None:
     rates: dict[str, list[float]] = {name: [] for name in ways}
     turns = engine_costs.growth(engine, vocabulary)
     for _ in range(args.rounds):
-        for name, (run, _) in ways.items():
+        for name, run in ways.items():
             before = engine.stats.fed
             trace.clear()
             start = time.perf_counter()
