@@ -7,6 +7,7 @@ value projections have the same input: one product for such a family.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
@@ -16,6 +17,11 @@ from toolstep.agents.engine.adapters import foldable, folded
 
 _ROWS = 64  # the number of rows that the layout is made for; others work as well
 _DTYPES = (torch.float32, torch.bfloat16)
+# oneDNN, and torch's layer above it, compile code for each shape of a layer and each number of rows, and keep 0.6 MB for
+# each of the last 1,024: in rollouts, where the number of rows changes at every step, more than the keys and values.  A
+# step needs six or so; what comes again later is compiled again in a millisecond.
+_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+_KERNELS = 32
 # Names of sibling layers that transformers calls with one and the same input, in the order of the calls.
 _SIBLINGS = (("q_proj", "k_proj", "v_proj"),)
 Forward = Callable[[torch.Tensor], torch.Tensor]
@@ -141,6 +147,8 @@ def can_pack(model: torch.nn.Module) -> bool:
     weight = next((p for p in model.parameters() if p.ndim == 2), None)
     if weight is None or weight.device.type != "cpu" or weight.dtype not in _DTYPES:
         return False
+    for name in _CACHES:  # read once in a process, at the first use of oneDNN
+        os.environ.setdefault(name, str(_KERNELS))
     try:
         probe = torch.zeros(2, 16, dtype=weight.dtype)
         torch.ops.mkldnn._linear_pointwise(
