@@ -17,9 +17,9 @@ from toolstep.agents.engine.adapters import foldable, folded
 
 _ROWS = 64  # the number of rows that the layout is made for; others work as well
 _DTYPES = (torch.float32, torch.bfloat16)
-# oneDNN, and torch's layer above it, compile code for each shape of a layer and each number of rows, and keep 0.6 MB for
-# each of the last 1,024: in rollouts, where the number of rows changes at every step, more than the keys and values.  A
-# step needs six or so; what comes again later is compiled again in a millisecond.
+# oneDNN, and torch's layer above it, compile code for each shape of a layer and each number of rows, and keep 0.6 MB
+# for each of the last 1,024: in rollouts, where the number of rows changes at every step, more than the keys and
+# values.  A step needs six or so; what comes again later is compiled again in a millisecond.
 _CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 _KERNELS = 32
 # Names of sibling layers that transformers calls with one and the same input, in the order of the calls.
