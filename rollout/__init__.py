@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from toolstep.rollout.evaluate import Summary as Summary
     from toolstep.rollout.evaluate import evaluate as evaluate
     from toolstep.rollout.evaluate import summarize as summarize
+    from toolstep.rollout.generator import RolloutGenerator as RolloutGenerator
+    from toolstep.rollout.generator import RolloutResult as RolloutResult
     from toolstep.rollout.logprobs import token_logprobs as token_logprobs
     from toolstep.rollout.objective import OBJECTIVES as OBJECTIVES
     from toolstep.rollout.objective import Objective as Objective
     from toolstep.rollout.packed import PackedBatch as PackedBatch
     from toolstep.rollout.packed import ShiftedBatch as ShiftedBatch
+    from toolstep.rollout.runner import RolloutRunner as RolloutRunner
     from toolstep.rollout.specs import EpisodeSpec as EpisodeSpec
     from toolstep.rollout.specs import group_specs as group_specs
     from toolstep.rollout.storage import load_batch as load_batch
@@ -38,6 +41,9 @@ _HOME = {
     "Objective": "objective",
     "PackedBatch": "packed",
     "RolloutBatch": "batch",
+    "RolloutGenerator": "generator",
+    "RolloutResult": "generator",
+    "RolloutRunner": "runner",
     "RunMetrics": "collect",
     "ShiftedBatch": "packed",
     "Summary": "evaluate",

@@ -25,6 +25,7 @@ _TOKENS: dict[str, type[np.generic]] = {  # [B,T]
 _ROWS: dict[str, type[np.generic]] = {  # [B]
     "rewards": np.float32,
     "group_ids": np.int64,
+    "episodes": np.int64,
     "lengths": np.int64,
     "cut": np.bool_,
 }
@@ -74,6 +75,7 @@ class RolloutBatch(Arrays):
     rewards: f32[B], each episode's total.
     advantages: f32[B,T], the group-relative advantage of the row, or of the turn, at its action ids; 0.0 elsewhere.
     group_ids: i64[B], -1 for a row without a group.
+    episodes: i64[B], which of the given trajectories the row is of (one has a row for each of its segments).
     lengths: i64[B], ids of each row.
     cut: bool[B], rows that lost their end to `max_length`.
 
@@ -89,6 +91,7 @@ class RolloutBatch(Arrays):
     rewards: NDArray[np.float32]
     advantages: NDArray[np.float32]
     group_ids: NDArray[np.int64]
+    episodes: NDArray[np.int64]
     lengths: NDArray[np.int64]
     cut: NDArray[np.bool_]
     counts: BatchCounts
@@ -191,6 +194,7 @@ class RolloutBatch(Arrays):
             **tokens,
             rewards=returns[episode, 0].astype(np.float32) if returns.size else np.zeros(len(rows), np.float32),
             group_ids=np.array([-1 if t.group_id is None else t.group_id for _, t, _ in rows], dtype=np.int64),
+            episodes=np.flatnonzero(fits)[episode],
             lengths=lengths,
             cut=cut,
             counts=BatchCounts(

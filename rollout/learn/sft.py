@@ -1,0 +1,111 @@
+"""SFT: imitation of what an oracle, or the agent itself at its best, has done."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from toolstep.agents.llm import LLMAgent
+from toolstep.rollout.batch import BatchError, RolloutBatch
+from toolstep.rollout.learn.learner import Callback, Learner, Training
+from toolstep.rollout.learn.policy import micro_batches
+from toolstep.rollout.types import Trajectory
+
+
+class SFT(Learner):
+    """Supervised fine-tuning on the sampled ids of trajectories: stop tokens count, observations do not.
+
+        SFT(agent, Training(learning_rate=1e-4)).learn(collect(envs, OracleAgent(), specs), epochs=2)
+
+    batch_rows: trajectories of one optimizer step.  max_length: longer rows are left out (counted as `dropped`).
+    seed: decides the order.  For rejection sampling give the trajectories that are worth it.
+    """
+
+    def __init__(
+        self,
+        agent: LLMAgent,
+        training: Training | None = None,
+        *,
+        batch_rows: int = 32,
+        max_length: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        if batch_rows < 1:
+            raise ValueError(f"SFT: batch_rows must be >= 1, got {batch_rows}")
+        super().__init__(agent, training or Training(learning_rate=1e-4))
+        self.batch_rows = batch_rows
+        self.max_length = max_length
+        self.seed = seed
+        self._data = ""
+
+    def learn(
+        self,
+        trajectories: Sequence[Trajectory],
+        *,
+        epochs: int = 1,
+        callbacks: Sequence[Callback] = (),
+        progress_bar: bool = False,
+    ) -> SFT:
+        """Train until each trajectory was seen `epochs` times since the beginning, the time before `save` included.
+
+        An iteration is one optimizer step.  Raises `BatchError` where nothing is to be learned, and where a resumed run
+        is given other trajectories.
+        """
+        data = _fingerprint(trajectories)
+        if self.iteration and data != self._data:
+            raise BatchError(
+                "SFT: these are not the trajectories that the run was begun with; it cannot go on with them"
+            )
+        self._data = data
+        batch = RolloutBatch.from_trajectories(trajectories, max_length=self.max_length)
+        batch.require_actions()
+        rows = np.flatnonzero(batch.action_mask[:, 1:].any(1))
+        steps = -(-len(rows) // self.batch_rows)
+        with tqdm(total=epochs * steps, initial=self.iteration, unit="step", disable=not progress_bar) as bar:
+            goes_on = self.iteration < epochs * steps
+            while goes_on:
+                epoch, at = divmod(self.iteration, steps)
+                order = np.random.default_rng([self.seed, epoch]).permutation(rows)
+                chosen = order[at * self.batch_rows : (at + 1) * self.batch_rows]
+                parts: list[float] = []
+                remaining = 1.0 - self.iteration / (epochs * steps)
+                step = self.optimizer.step(self._losses(batch.select(chosen), parts), remaining)
+                self.iteration += 1
+                self.episodes += len(chosen)
+                metrics = {**step, "loss": sum(parts), "dropped": float(batch.counts.dropped_rows)}
+                goes_on = self._finish_iteration(metrics, callbacks, last=self.iteration >= epochs * steps)
+                bar.set_postfix({k: f"{metrics[k]:.3f}" for k in ("loss", "eval/success") if k in metrics})
+                bar.update()
+        self.agent.update_weights()
+        return self
+
+    def _losses(self, batch: RolloutBatch, parts: list[float]) -> Iterator[Tensor]:
+        total = int(batch.action_mask[:, 1:].sum())
+        for rows in micro_batches(batch.lengths, self.training.micro_tokens):
+            part = batch.select(rows)
+            mask = torch.from_numpy(part.action_mask[:, 1:]).to(self.policy.device)
+            logprobs, _ = self.policy(torch.from_numpy(part.input_ids).to(self.policy.device), mask)
+            loss = -logprobs.sum() / total
+            parts.append(float(loss.detach()))
+            yield loss
+
+    def _counters(self) -> dict[str, Any]:
+        return {**super()._counters(), "data": self._data}
+
+    def _take_counters(self, state: Mapping[str, Any]) -> None:
+        super()._take_counters(state)
+        self._data = state["data"]
+
+
+def _fingerprint(trajectories: Sequence[Trajectory]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for t in trajectories:
+        digest.update(t.token_ids.tobytes())
+        digest.update(t.source.tobytes())
+    return digest.hexdigest()
