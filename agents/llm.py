@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import copy
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,11 +85,15 @@ class LLMAgent:
         stop_strings: Sequence[str] = (),
         kv_tokens: int | None = None,
         max_running: int | None = None,
+        wrap: Callable[[Any], Any] | None = None,
     ) -> LLMAgent:
-        """Load model and tokenizer by name: a folder, a hub id, a `*.gguf` file, or "smollm2"."""
+        """Load model and tokenizer by name: a folder, a hub id, a `*.gguf` file, or "smollm2".
+
+        wrap: called with the model; what it returns is used, such as `lambda m: peft.get_peft_model(m, LoraConfig())`.
+        """
         model = load_model(name, device, dtype)
         return cls(
-            model,
+            model if wrap is None else wrap(model),
             name,
             sampling=sampling,
             seed=seed,
@@ -191,6 +197,18 @@ class LLMAgent:
         Call it after every optimiser step: keys and values computed by old weights would poison new turns.
         """
         return self.engine.update_weights(state_dict)
+
+    def save_pretrained(self, folder: Path | str) -> None:
+        """Write the model (adapters merged into it) and its tokenizer; the agent `hf:FOLDER` plays as this one does."""
+        model = self.model
+        if hasattr(model, "merge_and_unload"):
+            model = copy.deepcopy(model).merge_and_unload()
+        model.save_pretrained(str(folder))
+        if self.tokenizer is not None:
+            tokenizer = copy.copy(self._decoder)
+            if self.chat_template is not None:
+                tokenizer.chat_template = self.chat_template
+            tokenizer.save_pretrained(str(folder))
 
     def predict(
         self,

@@ -15,6 +15,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolstep.rollout.exits import FAILED, INTERRUPTED, USAGE, fail, one_line_errors
+from toolstep.rollout.learn.command import train
+from toolstep.rollout.options import (
+    AgentName,
+    AsJson,
+    AutoresetMode,
+    ChatTemplateFile,
+    Device,
+    Env,
+    Level,
+    MaxNewTokens,
+    MaxTurns,
+    Mode,
+    NumEnvs,
+    Overwrite,
+    Seed,
+    Shots,
+    Split,
+    SplitName,
+    StopTokens,
+    Temperature,
+    TopK,
+    TopP,
+)
 from toolstep.rollout.serve.command import serve
 
 if TYPE_CHECKING:
@@ -27,44 +50,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-class Split(StrEnum):
-    """Which tasks are drawn."""
-
-    TRAIN = "train"
-    TEST = "test"
-
-
-class Mode(StrEnum):
-    """gymnasium's autoreset modes.  Results do not depend on it."""
-
-    NEXT_STEP = "NextStep"
-    SAME_STEP = "SameStep"
-    DISABLED = "Disabled"
-
-
-Env = Annotated[str, typer.Argument(help="Env: toolstep/Calculator-v0, Calculator-v0 or calculator.")]
-AgentName = Annotated[str, typer.Option("--agent", help="random, oracle, smollm2 or hf:PATH_OR_ID.")]
-NumEnvs = Annotated[int, typer.Option(min=1, help="Rows that play at the same time; results do not depend on it.")]
-Seed = Annotated[int, typer.Option(min=0, help="Decides the tasks and the samples.")]
-MaxTurns = Annotated[int | None, typer.Option(min=1, help="Turns after which an episode is cut off.")]
-MaxNewTokens = Annotated[int, typer.Option(min=1, help="Tokens that one turn may have.")]
-Temperature = Annotated[float, typer.Option(min=0.0, help="0: greedy.")]
-TopK = Annotated[int, typer.Option(min=0, help="0: off.")]
-TopP = Annotated[float, typer.Option(min=0.0, max=1.0, help="1: off.")]
-Level = Annotated[int | None, typer.Option(help="Difficulty, where the env has levels.")]
-Shots = Annotated[int, typer.Option(min=0, help="Solved example episodes in front of each task.")]
-SplitName = Annotated[Split, typer.Option(help="Which tasks are drawn.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: CUDA where there is one.")]
-ChatTemplateFile = Annotated[str | None, typer.Option("--chat-template", help="File with a chat template to use.")]
-StopTokens = Annotated[
-    list[str] | None,
-    typer.Option("--stop-token", help="Where generation stops; may be repeated; default: the model's own."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout and nothing else.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what --out names.")]
-AutoresetMode = Annotated[Mode, typer.Option(help="gymnasium's autoreset mode; results do not depend on it.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -240,6 +225,7 @@ def audit(
 
 
 app.command()(serve)
+app.add_typer(train, name="train")
 
 
 def _settings(context: typer.Context) -> Settings:

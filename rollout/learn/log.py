@@ -51,7 +51,7 @@ class TrainingLog:
             except ImportError:
                 self._board = False  # the JSON lines have it all
             else:
-                self._board = SummaryWriter(str(self.folder), purge_step=iteration)  # type: ignore[no-untyped-call]
+                self._board = SummaryWriter(str(self.folder), purge_step=iteration)
         return self._board or None
 
 

@@ -95,7 +95,7 @@ class OnlineLearner(Learner):
         training.  An exception, Ctrl-C included, leaves the last checkpoint as it is; `load` goes on from there.
         """
         size = self.groups * self.runner.generator.group_size
-        bar = tqdm(total=total_episodes, initial=self.episodes, unit="episode", disable=not progress_bar)
+        bar = tqdm(total=total_episodes, initial=self.episodes, unit="episode", disable=None if progress_bar else True)
         with bar:
             if not self.iteration and (first := self.evaluate()) and self.log is not None:
                 self.log.write(0, first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,11 +64,14 @@ class SFT(Learner):
                 "SFT: these are not the trajectories that the run was begun with; it cannot go on with them"
             )
         self._data = data
-        batch = RolloutBatch.from_trajectories(trajectories, max_length=self.max_length)
+        alone = [replace(t, group_id=None) for t in trajectories]  # nothing is compared: groups do not matter
+        batch = RolloutBatch.from_trajectories(alone, max_length=self.max_length)
         batch.require_actions()
         rows = np.flatnonzero(batch.action_mask[:, 1:].any(1))
         steps = -(-len(rows) // self.batch_rows)
-        with tqdm(total=epochs * steps, initial=self.iteration, unit="step", disable=not progress_bar) as bar:
+        with tqdm(
+            total=epochs * steps, initial=self.iteration, unit="step", disable=None if progress_bar else True
+        ) as bar:
             goes_on = self.iteration < epochs * steps
             while goes_on:
                 epoch, at = divmod(self.iteration, steps)

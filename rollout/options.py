@@ -1,0 +1,46 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+class Split(StrEnum):
+    """Which tasks are drawn."""
+
+    TRAIN = "train"
+    TEST = "test"
+
+
+class Mode(StrEnum):
+    """gymnasium's autoreset modes.  Results do not depend on it."""
+
+    NEXT_STEP = "NextStep"
+    SAME_STEP = "SameStep"
+    DISABLED = "Disabled"
+
+
+Env = Annotated[str, typer.Argument(help="Env: toolstep/Calculator-v0, Calculator-v0 or calculator.")]
+AgentName = Annotated[str, typer.Option("--agent", help="random, oracle, smollm2 or hf:PATH_OR_ID.")]
+NumEnvs = Annotated[int, typer.Option(min=1, help="Rows that play at the same time; results do not depend on it.")]
+Seed = Annotated[int, typer.Option(min=0, help="Decides the tasks and the samples.")]
+MaxTurns = Annotated[int | None, typer.Option(min=1, help="Turns after which an episode is cut off.")]
+MaxNewTokens = Annotated[int, typer.Option(min=1, help="Tokens that one turn may have.")]
+Temperature = Annotated[float, typer.Option(min=0.0, help="0: greedy.")]
+TopK = Annotated[int, typer.Option(min=0, help="0: off.")]
+TopP = Annotated[float, typer.Option(min=0.0, max=1.0, help="1: off.")]
+Level = Annotated[int | None, typer.Option(help="Difficulty, where the env has levels.")]
+Shots = Annotated[int, typer.Option(min=0, help="Solved example episodes in front of each task.")]
+SplitName = Annotated[Split, typer.Option(help="Which tasks are drawn.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: CUDA where there is one.")]
+ChatTemplateFile = Annotated[str | None, typer.Option("--chat-template", help="File with a chat template to use.")]
+StopTokens = Annotated[
+    list[str] | None,
+    typer.Option("--stop-token", help="Where generation stops; may be repeated; default: the model's own."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout and nothing else.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what --out names.")]
+AutoresetMode = Annotated[Mode, typer.Option(help="gymnasium's autoreset mode; results do not depend on it.")]
