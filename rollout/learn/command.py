@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toolstep.rollout.exits import INTERRUPTED, fail, one_line_errors
+from toolstep.rollout.exits import FAILED, INTERRUPTED, fail, one_line_errors
 from toolstep.rollout.options import AsJson, Device, Level, MaxNewTokens, MaxTurns, NumEnvs, Seed, Shots, Temperature
 
 if TYPE_CHECKING:
@@ -155,8 +155,8 @@ def _run(context: typer.Context) -> None:
 
     try:
         run.train(quiet=as_json)
-    except StorageError as error:
-        fail(error, 1)
+    except (StorageError, ValueError, FloatingPointError) as error:  # nothing to learn, a loss that is not finite
+        fail(error, FAILED)
     console.print_json(run.document()) if as_json else run.show()
     if run.interrupted:
         raise typer.Exit(INTERRUPTED)

@@ -71,6 +71,8 @@ class TrainingRun:
             raise ValueError("--env and --model are needed, unless --resume is given")
         if method != "sft" and len(options["env"]) > 1:
             raise ValueError(f"train {method} takes one --env, got {len(options['env'])}")
+        if method == "sft" and options["teacher"] not in ("oracle", "self"):
+            raise ValueError(f"--teacher must be oracle or self, got {options['teacher']!r}")
         if resume and not (out / _CHECKPOINT).is_file():
             raise StorageError(f"{out / _CHECKPOINT} is not there: begin anew in an empty folder")
         storage.check_folder(out, overwrite=resume)
@@ -143,8 +145,6 @@ class TrainingRun:
     def _solved(self, bar: bool) -> list[Trajectory]:
         """The episodes to imitate; those of a resumed run are the same ones, played again from the same weights."""
         o = self.options
-        if o["teacher"] not in ("oracle", "self"):
-            raise ValueError(f"--teacher must be oracle or self, got {o['teacher']!r}")
         agent: Any = OracleAgent() if o["teacher"] == "oracle" else self.agent
         out = []
         for number, env_id in enumerate(self._env_ids):
