@@ -97,7 +97,7 @@ class OnlineLearner(Learner):
         size = self.groups * self.runner.generator.group_size
         bar = tqdm(total=total_episodes, initial=self.episodes, unit="episode", disable=None if progress_bar else True)
         with bar:
-            if not self.iteration and (first := self.evaluate()) and self.log is not None:
+            if self.log is not None and not self.iteration and (first := self.evaluate()):
                 self.log.write(0, first)
             goes_on = self.episodes < total_episodes
             while goes_on:

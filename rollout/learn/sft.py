@@ -16,7 +16,7 @@ from toolstep.agents.llm import LLMAgent
 from toolstep.rollout.batch import BatchError, RolloutBatch
 from toolstep.rollout.learn.learner import Callback, Learner, Training
 from toolstep.rollout.learn.policy import micro_batches
-from toolstep.rollout.types import Trajectory
+from toolstep.rollout.types import OK, Trajectory
 
 
 class SFT(Learner):
@@ -64,14 +64,10 @@ class SFT(Learner):
                 "SFT: these are not the trajectories that the run was begun with; it cannot go on with them"
             )
         self._data = data
-        alone = [replace(t, group_id=None) for t in trajectories]  # nothing is compared: groups do not matter
-        batch = RolloutBatch.from_trajectories(alone, max_length=self.max_length)
-        batch.require_actions()
-        rows = np.flatnonzero(batch.action_mask[:, 1:].any(1))
+        rows, dropped = self._usable(trajectories)
         steps = -(-len(rows) // self.batch_rows)
-        with tqdm(
-            total=epochs * steps, initial=self.iteration, unit="step", disable=None if progress_bar else True
-        ) as bar:
+        hidden = None if progress_bar else True
+        with tqdm(total=epochs * steps, initial=self.iteration, unit="step", disable=hidden) as bar:
             goes_on = self.iteration < epochs * steps
             while goes_on:
                 epoch, at = divmod(self.iteration, steps)
@@ -79,15 +75,29 @@ class SFT(Learner):
                 chosen = order[at * self.batch_rows : (at + 1) * self.batch_rows]
                 parts: list[float] = []
                 remaining = 1.0 - self.iteration / (epochs * steps)
-                step = self.optimizer.step(self._losses(batch.select(chosen), parts), remaining)
+                # Nothing is compared, so groups do not matter.
+                batch = RolloutBatch.from_trajectories([replace(trajectories[i], group_id=None) for i in chosen])
+                step = self.optimizer.step(self._losses(batch, parts), remaining)
                 self.iteration += 1
                 self.episodes += len(chosen)
-                metrics = {**step, "loss": sum(parts), "dropped": float(batch.counts.dropped_rows)}
+                metrics = {**step, "loss": sum(parts), "dropped": float(dropped)}
                 goes_on = self._finish_iteration(metrics, callbacks, last=self.iteration >= epochs * steps)
                 bar.set_postfix({k: f"{metrics[k]:.3f}" for k in ("loss", "eval/success") if k in metrics})
                 bar.update()
         self.agent.update_weights()
         return self
+
+    def _usable(self, trajectories: Sequence[Trajectory]) -> tuple[list[int], int]:
+        """Numbers of the trajectories to learn from, and how many were left out because they are too long."""
+        good = [i for i, t in enumerate(trajectories) if t.status == OK and t.action_mask[1:].any()]
+        rows = [i for i in good if self.max_length is None or _longest(trajectories[i]) <= self.max_length]
+        if not rows:
+            bad = len(trajectories) - len(good)
+            raise BatchError(
+                f"SFT: nothing to learn from {len(trajectories)} trajectories: {bad} failed or have no sampled ids, "
+                f"{len(good)} are longer than max_length={self.max_length}"
+            )
+        return rows, len(good) - len(rows)
 
     def _losses(self, batch: RolloutBatch, parts: list[float]) -> Iterator[Tensor]:
         total = int(batch.action_mask[:, 1:].sum())
@@ -105,6 +115,10 @@ class SFT(Learner):
     def _take_counters(self, state: Mapping[str, Any]) -> None:
         super()._take_counters(state)
         self._data = state["data"]
+
+
+def _longest(trajectory: Trajectory) -> int:
+    return max(segment.stop - segment.start for segment in trajectory.segments)
 
 
 def _fingerprint(trajectories: Sequence[Trajectory]) -> str:
