@@ -6,6 +6,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -89,7 +90,7 @@ class CausalModel(ABC):
     def eval_mode(self) -> Iterator[None]:
         """eval() and inference mode alone."""
         # Flags are kept module by module: a learner may hold a part of the model in eval mode on purpose.
-        training = [m for m in self.model.modules() if m.training]
+        training = [m for m in self.modules if m.training]
         try:
             for module in training:
                 module.training = False
@@ -99,8 +100,14 @@ class CausalModel(ABC):
             for module in training:
                 module.training = True
 
+    @cached_property
+    def modules(self) -> list[torch.nn.Module]:
+        """All of the model's; to find them takes longer than what a step asks of them."""
+        return list(self.model.modules())
+
     def weights_changed(self) -> None:
-        """What was derived from the weights is void."""
+        """What was derived from the weights, or from how the model is put together, is void."""
+        self.__dict__.pop("modules", None)
         if self.linears is not None:
             self.linears.weights_changed()
 

@@ -41,25 +41,37 @@ class PackedModel(CausalModel):
     def layers(self) -> FusedLayers:
         return FusedLayers(self.model, self.linears)
 
+    @cached_property
+    def configs(self) -> list[Any]:
+        """Where the layers look up which attention to call, outer ones first: setting one sets those inside it.
+
+        `set_attn_implementation` does the same; at each step its checks would take a fiftieth of a forward.
+        """
+        found = {id(c): c for m in self.modules if hasattr(c := getattr(m, "config", None), "_attn_implementation")}
+        return list(found.values())
+
     def weights_changed(self) -> None:
         families = None if self.linears is None else self.linears.families
         super().weights_changed()
+        self.__dict__.pop("configs", None)
         if self.linears is not None and self.linears.families is not families:
             self.__dict__.pop("layers", None)  # they hold on to the families
 
     @contextmanager
     def rollout_mode(self) -> Iterator[None]:
         """As any model's, and with the engine's attention and fused layers."""
-        before = self.model.config._attn_implementation
+        before = [config._attn_implementation for config in self.configs]
         layers = self.layers
         with super().rollout_mode():
             try:
-                self.model.set_attn_implementation(IMPLEMENTATION)
+                for config in self.configs:
+                    config._attn_implementation = IMPLEMENTATION
                 layers.swap_in()
                 yield
             finally:
                 layers.swap_out()
-                self.model.set_attn_implementation(before)
+                for config, name in zip(self.configs, before, strict=True):
+                    config._attn_implementation = name
 
     def forward(self, pool: BlockPool, feeds: Sequence[Feed], wanted: Sequence[int]) -> torch.Tensor:
         """All feeds in one sequence `[1, T]` without padding."""
