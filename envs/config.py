@@ -14,12 +14,13 @@ import numpy as np
 from toolstep.envs.chat import ChatTemplate
 from toolstep.envs.rewards import Rubric
 from toolstep.envs.tasks import Split, TaskSet, example_messages, load_tasks
-from toolstep.envs.tools import Tool, as_tool
+from toolstep.envs.tools import Offer, Tool, ToolFactory, as_offer
 from toolstep.envs.types import EpisodeRecord, Message
 from toolstep.envs.views import View, make_view
 
 Reward = Callable[[EpisodeRecord], float]
 MAX_SHOTS = 256  # far beyond any context
+Tools = ToolFactory | Sequence[Offer | Callable[..., Any] | str]
 History = Literal["keep", "rerender", "error"]
 
 
@@ -67,7 +68,9 @@ class EnvConfig:
     tasks: where problems come from: a registered name ("calculator"), a `TaskSet`, a list of tasks or of
         `{"prompt": ..., "answer": ...}`, or a function from a seed to a `Task`.  Keywords that are not listed here are
         the task set's own options (`level=1`).
-    tools: functions or `Tool`s offered in addition to the task set's own.
+    tools: what is offered in addition to the task set's own: functions, `Tool`s, names of built-in ones ("python"), a
+        class with `@tool` methods or a `ToolFactory`, which make an object for each episode.  One object for all
+        episodes is refused.  A factory may stand alone, without a list.
     view: what an observation and an action look like: "text", "tokens" or "messages".
     tokenizer: a fast tokenizer, or the name of one (folder, hub id, *.gguf file, "smollm2"); None: text only, rendered
         with the built-in template.
@@ -88,7 +91,7 @@ class EnvConfig:
     """
 
     tasks: TaskSet
-    tools: tuple[Tool, ...]
+    tools: tuple[Offer, ...]
     view: View
     chat: ChatTemplate
     limits: Limits
@@ -103,7 +106,7 @@ class EnvConfig:
     def create(
         cls,
         tasks: Any,
-        tools: Sequence[Tool | Callable[..., Any]] | None = None,
+        tools: Tools | None = None,
         *,
         view: str = "text",
         tokenizer: Any = None,
@@ -140,8 +143,12 @@ class EnvConfig:
             raise EnvConfigError(f"template_kwargs must be a dict of template variables, got {template_kwargs!r}")
         if reward is not None and not callable(reward) and not isinstance(reward, Rubric):
             raise EnvConfigError(f"reward must be a function of an EpisodeRecord, a Rubric or None, got {reward!r}")
+        if isinstance(tools, ToolFactory):
+            tools = [tools]
         if isinstance(tools, (str, bytes)) or callable(tools):
             raise EnvConfigError(f"tools must be a list of functions or Tools, got {tools!r}: write tools=[...]")
+        offers = tuple(as_offer(t) for t in tools or ())
+        _refuse_twins([o for o in offers if isinstance(o, Tool)])
         try:
             task_set = load_tasks(tasks, **options)
         except TypeError as e:
@@ -160,7 +167,7 @@ class EnvConfig:
                     raise EnvConfigError(f"{name} counts tokens, so it needs tokenizer=...")
         return cls(
             tasks=task_set,
-            tools=tuple(by_name([as_tool(t) for t in tools or ()]).values()),
+            tools=offers,
             view=make_view(view, chat),
             chat=chat,
             limits=limits,
@@ -172,15 +179,21 @@ class EnvConfig:
             strict=strict,
         )
 
+    def close(self) -> None:
+        """Free what outlives episodes; the config can still be used."""
+        self.tasks.close()
+        for offer in self.tools:
+            if isinstance(offer, ToolFactory):
+                offer.close()
 
-def by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
-    """The tools by their names.  EnvConfigError where two have the same."""
-    out: dict[str, Tool] = {}
+
+def _refuse_twins(tools: Sequence[Tool]) -> None:
+    """EnvConfigError where two tools have the same name; those that factories make are looked at by each reset."""
+    seen: set[str] = set()
     for t in tools:
-        if t.name in out:
+        if t.name in seen:
             raise EnvConfigError(f"two tools are named {t.name!r}; rename one with tool(fn, name=...)")
-        out[t.name] = t
-    return out
+        seen.add(t.name)
 
 
 def _with_nearest(error: TypeError, options: Mapping[str, Any], limit_names: Sequence[str]) -> TypeError:

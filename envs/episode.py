@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from toolstep.envs.chat import ChatTemplateError, Segment
-from toolstep.envs.config import EnvConfig, by_name
+from toolstep.envs.config import EnvConfig
 from toolstep.envs.rewards import RewardError, Rubric
-from toolstep.envs.tools import BoundCall, Tool, error_text, limit_result, resolve
+from toolstep.envs.tools import BoundCall, EpisodeInfo, Toolbox, error_text, limit_result, resolve
 from toolstep.envs.types import (
     CallStatus,
     EpisodeRecord,
@@ -69,9 +69,11 @@ class Episode:
 
     def __init__(self, config: EnvConfig):
         self.config = config
+        self._box: Toolbox | None = None  # the tools of the running episode
         self._clear()
 
     def _clear(self) -> None:
+        self.close()
         self.messages: list[Message] = []
         self.statuses: list[CallStatus] = []
         self.stop_reason: StopReason | None = None
@@ -80,7 +82,8 @@ class Episode:
         self.turns = self.sampled_tokens = self.context_tokens = self.history_rewrites = 0
         self.tool_seconds = self.template_seconds = 0.0
         self._task: Task | None = None
-        self._tools: dict[str, Tool] = {}
+        self._submitted: str | None = None
+        self._state: dict[str, Any] = {}
         self.schemas: list[dict[str, Any]] = []
         self._kwargs: dict[str, Any] = {}  # template variables drawn for this episode
         self._tail = ""  # end of the text that the agent saw last: a thought may be open there
@@ -102,11 +105,9 @@ class Episode:
         if cfg.thinking_ratio is not None:
             self._kwargs = {"open_thinking": thinks, "enable_thinking": thinks}
         task = cfg.tasks.task(task_seed, cfg.split)
-        own = list(cfg.tasks.tools(task))
-        if task.tools is not None:
-            own = [t for t in own if t.name in task.tools]
-        self._tools = by_name([*own, *cfg.tools])
-        self.schemas = [t.schema for t in self._tools.values()]
+        info = EpisodeInfo(task, task_seed, cfg.limits.tool_timeout)
+        self._box = Toolbox(cfg.tasks.tools(task), cfg.tools, info)
+        self.schemas = [t.schema for t in self._box.tools.values()]
         n_system = 1 if task.messages and task.messages[0].role == "system" else 0
         self.messages = [*task.messages[:n_system], *cfg.examples, *task.messages[n_system:]]
         self._next_call_id = sum(len(m.tool_calls) for m in cfg.examples)
@@ -181,7 +182,7 @@ class Episode:
         if index >= self.config.limits.max_calls:
             limit = self.config.limits.max_calls
             return replace(call, status=CallStatus.OVER_LIMIT, error=f"at most {limit} calls in one turn"), None
-        return resolve(call, self._tools)
+        return resolve(call, self._box.tools if self._box is not None else {})
 
     def finish(self, results: Sequence[ToolResult]) -> Outcome:
         """Answer every call, see whether the episode is over, and render what comes next."""
@@ -216,6 +217,7 @@ class Episode:
                 self.messages.append(reply)
         if self.stop_reason is None and any(r.terminate for r in results):
             self.stop_reason = StopReason.TOOL_ENDED
+            self._submitted = next((r.answer for r in results if r.terminate and r.answer is not None), None)
         new = self.messages[before + 1 :]
         new_segment = self._begins_segment(pending.history, self.messages[before], new)
         if new_segment:
@@ -230,7 +232,9 @@ class Episode:
         reward = float(sum(r.reward for r in results))
         terms: dict[str, float] = {}
         if self.stop_reason is not None:
+            self._state = self._box.snapshot() if self._box is not None else {}
             reward += self._final_reward(terms)
+            self.close()
         if not math.isfinite(reward):
             raise RewardError(f"task {self.task.id!r}: the reward of turn {self.turns} is {reward}")
         info = self._info(segment, self.messages[before:], statuses, reading.cut, terms, new_segment)
@@ -258,7 +262,15 @@ class Episode:
             turns=self.turns,
             statuses=tuple(self.statuses),
             sampled_tokens=self.sampled_tokens,
+            submitted=self._submitted,
+            state=self._state,
         )
+
+    def close(self) -> None:
+        """Close the tools of this episode; may be called again."""
+        box, self._box = self._box, None
+        if box is not None:
+            box.close()
 
     def oracle_action(self) -> Any:
         """The right next action in this env's view; None where the episode is over.
@@ -333,6 +345,7 @@ class Episode:
         return segment
 
     def _fail(self, error: Exception) -> None:
+        self.close()
         self._pending = None
         self._failure = f"{type(error).__name__}: {error}"
         self.status = EpisodeStatus.ENV_ERROR

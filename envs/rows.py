@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from toolstep.envs.config import EnvConfig
 from toolstep.envs.episode import Episode, Outcome
-from toolstep.envs.tools import BoundCall
+from toolstep.envs.tools import BoundCall, SharedStateError
 from toolstep.envs.types import ToolResult
 
 
@@ -47,6 +47,8 @@ class Rows:
         episode = self.episodes[i]
         try:
             self.observations[i], info = episode.reset(rng)
+        except SharedStateError:  # a mistake of whoever wrote the tools, not the failure of a row
+            raise
         except Exception as e:
             if self.config.strict:
                 raise RuntimeError(f"row {i} (seed {self.seeds[i]}) could not be reset: {e}") from e
@@ -93,6 +95,11 @@ class Rows:
         if outcome.terminated or outcome.truncated:
             self.ended[i] = True
         return outcome
+
+    def close(self) -> None:
+        """Close the tools of all episodes."""
+        for episode in self.episodes:
+            episode.close()
 
 
 def row_seeds(seed: Any, num_envs: int) -> list[int | None]:

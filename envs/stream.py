@@ -66,7 +66,8 @@ class Stream:
         """
         limits = self._rows.config.limits
         rounds = math.ceil(limits.max_calls / min(self._executor.num_threads, self._executor.num_processes))
-        return rounds * (limits.tool_timeout + WORKER_START)
+        # Calls to one object run one after the other.
+        return rounds * WORKER_START + limits.max_calls * limits.tool_timeout
 
     def refuse_if_pending(self, method: str) -> None:
         """AlreadyPendingCallError where a call of `method` would mix with turns under way."""

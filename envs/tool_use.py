@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import gymnasium as gym
 
-from toolstep.envs.config import EnvConfig
+from toolstep.envs.config import EnvConfig, Tools
 from toolstep.envs.episode import Episode, Outcome
 from toolstep.envs.render import render_conversation
-from toolstep.envs.tools import Executor, Tool
+from toolstep.envs.tools import Executor
 from toolstep.envs.types import EpisodeRecord, Message, Task
 
 RENDER_MODES = ["ansi"]
@@ -22,7 +21,8 @@ class ToolUseEnv(gym.Env[Any, Any]):
 
     Args:
         tasks: where problems come from (see `EnvConfig`).
-        tools: functions or `Tool`s on offer, in addition to the task set's own.
+        tools: what is on offer in addition to the task set's own: functions, `Tool`s, names of built-in tools, and
+            classes or factories that make an object for each episode.
         render_mode: "ansi", or None.
         **options: every other keyword of `EnvConfig` and `Limits`, and the task set's own options.
 
@@ -53,7 +53,7 @@ class ToolUseEnv(gym.Env[Any, Any]):
     def __init__(
         self,
         tasks: Any,
-        tools: Sequence[Tool | Callable[..., Any]] | None = None,
+        tools: Tools | None = None,
         *,
         render_mode: str | None = None,
         **options: Any,
@@ -108,7 +108,9 @@ class ToolUseEnv(gym.Env[Any, Any]):
         return render_conversation(self._episode)
 
     def close(self) -> None:
-        """Stop the tool threads and processes.  May be called again."""
+        """Close the episode's tools, stop the tool threads and processes.  May be called again."""
+        self._episode.close()
+        self.config.close()
         self._executor.close()
 
     # What agents, wrappers and tests look at.

@@ -133,8 +133,9 @@ class Turn:
 class ToolResult:
     """The answer to one call.
 
-    `content` is what the model reads, errors included.  `terminate` ends the episode after this turn; `reward` is added
-    to the step's; `seconds` is wall-clock time spent (never shown in `info`: it is not reproducible).
+    `content` is what the model reads, errors included.  `terminate` ends the episode after this turn, with `answer` as
+    the agent's answer where it is not None; `reward` is added to the step's; `seconds` is wall-clock time spent (never
+    shown in `info`: it is not reproducible).
     """
 
     content: str
@@ -142,6 +143,7 @@ class ToolResult:
     terminate: bool = False
     reward: float = 0.0
     seconds: float = 0.0
+    answer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,8 @@ class EpisodeRecord:
     """A finished (or running) episode as rewards see it.
 
     `messages` is the whole conversation; `statuses` has one entry for each attempted call, in order; `sampled_tokens`
-    is 0 where the env has no tokenizer.
+    is 0 where the env has no tokenizer.  `submitted` is the answer that was given by a call, where one ended the
+    episode.  `state` is what stateful tools leave behind (the files of a scratch folder, say) when the episode is over.
     """
 
     task: Task
@@ -174,9 +177,13 @@ class EpisodeRecord:
     turns: int
     statuses: tuple[CallStatus, ...] = ()
     sampled_tokens: int = 0
+    submitted: str | None = None
+    state: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def answer(self) -> str:
-        """Text of the last assistant turn, "" if there is none or if it made calls."""
+        """What was submitted, else the text of the last assistant turn; "" if there is none or if it made calls."""
+        if self.submitted is not None:
+            return self.submitted
         last = next((m for m in reversed(self.messages) if m.role == "assistant"), None)
         return last.content if last is not None and not last.tool_calls else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -13,13 +13,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from toolstep.envs.config import EnvConfig
+from toolstep.envs.config import EnvConfig, Tools
 from toolstep.envs.episode import Outcome
 from toolstep.envs.render import render_conversation
 from toolstep.envs.rows import Rows, reset_mask, row_seeds
 from toolstep.envs.stream import Received, Stream
 from toolstep.envs.tool_use import RENDER_FPS, RENDER_MODES, check_render_mode
-from toolstep.envs.tools import BoundCall, Executor, Tool
+from toolstep.envs.tools import BoundCall, Executor
 
 Step = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
@@ -43,7 +43,7 @@ class ToolUseVectorEnv(VectorEnv[Any, Any, Any]):
         self,
         num_envs: int,
         tasks: Any,
-        tools: Sequence[Tool | Callable[..., Any]] | None = None,
+        tools: Tools | None = None,
         *,
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         max_episode_steps: int | None = None,
@@ -276,7 +276,9 @@ class ToolUseVectorEnv(VectorEnv[Any, Any, Any]):
         return None if self.render_mode is None else tuple(map(render_conversation, self._rows.episodes))
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Stop the tool threads and processes."""
+        """Close the tools of all episodes, stop the tool threads and processes."""
+        self._rows.close()
+        self.config.close()
         self._executor.close()
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from toolstep.envs.types import EpisodeRecord, Message, Task, Turn
 
 if TYPE_CHECKING:
-    from toolstep.envs.tools.tool import Tool
+    from toolstep.envs.tools.factory import Offer
 
 Split = Literal["train", "test"]
 
@@ -41,8 +41,8 @@ class TaskSet(ABC):
         """The problem that belongs to `seed` (an integer >= 0)."""
 
     @abstractmethod
-    def tools(self, task: Task) -> Sequence[Tool]:
-        """The tools that `task` offers, bound to one episode."""
+    def tools(self, task: Task) -> Sequence[Offer]:
+        """The tools that `task` offers, bound to one episode, or factories that make them."""
 
     @abstractmethod
     def score(self, record: EpisodeRecord) -> float:
@@ -58,6 +58,9 @@ class TaskSet(ABC):
     def reply(self, record: EpisodeRecord) -> Message | None:
         """A user message that goes on after an answer; None (the default) ends the episode there."""
         return None
+
+    def close(self) -> None:  # noqa: B027  nothing to free is the rule
+        """Free what outlives episodes; an env calls it when it is closed.  The set may be used again."""
 
     def example(self, seed: int) -> Task:
         """The problem of one worked example, of the training split; `example_messages` solves it.

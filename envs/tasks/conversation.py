@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolstep.envs.tasks.base import TaskError, TaskSet
 from toolstep.envs.types import CallStatus, EpisodeRecord, Message, ToolCall, Turn
+
+if TYPE_CHECKING:
+    from toolstep.envs.tools import Executor, Tool
 
 _MAX_TURNS = 20
 
@@ -82,11 +85,22 @@ def example_messages(tasks: TaskSet, k: int, seed: int = 0) -> tuple[Message, ..
     return tuple(messages)
 
 
-def _solve(tasks: TaskSet, record: EpisodeRecord, executor: Any) -> tuple[Message, ...]:
+def _solve(tasks: TaskSet, record: EpisodeRecord, executor: Executor) -> tuple[Message, ...]:
     """The messages with which the oracle goes on from `record` until it has answered."""
+    from toolstep.envs.tools import EpisodeInfo, Toolbox
+
+    box = Toolbox(tasks.tools(record.task), (), EpisodeInfo(record.task))
+    try:
+        return _answered(tasks, record, box.tools, executor)
+    finally:
+        box.close()
+
+
+def _answered(
+    tasks: TaskSet, record: EpisodeRecord, tools: Mapping[str, Tool], executor: Executor
+) -> tuple[Message, ...]:
     from toolstep.envs.tools import resolve
 
-    tools = {t.name: t for t in tasks.tools(record.task)}
     start = len(record.messages)
     for turn_index in range(1, _MAX_TURNS + 1):
         turn = tasks.oracle(record)

@@ -11,7 +11,7 @@ from toolstep.envs.tasks.base import NoOracle, Split, TaskError, TaskSet, check_
 from toolstep.envs.types import EpisodeRecord, Message, Task, Turn
 
 if TYPE_CHECKING:
-    from toolstep.envs.tools.tool import Tool
+    from toolstep.envs.tools.factory import Offer
 
 Score = Callable[[EpisodeRecord], float]
 _FIELDS = ("prompt", "messages", "answer", "id", "tags", "data")
@@ -22,16 +22,26 @@ class _Given(TaskSet):
     """Scoring and tools of task sets that came without code of their own."""
 
     def __init__(
-        self, *, tools: Sequence[Tool | Callable[..., Any]] = (), score: Score | None = None, system: str = ""
+        self, *, tools: Sequence[Offer | Callable[..., Any] | str] = (), score: Score | None = None, system: str = ""
     ) -> None:
         self._tools = tuple(tools)
+        self._offers: Sequence[Offer] | None = None  # made when they are first asked for: schemas need pydantic
         self._score = score
         self.system = system
 
-    def tools(self, task: Task) -> Sequence[Tool]:
-        from toolstep.envs.tools.tool import as_tool
+    def tools(self, task: Task) -> Sequence[Offer]:
+        from toolstep.envs.tools.factory import as_offer
 
-        return [as_tool(t) for t in self._tools]
+        if self._offers is None:
+            self._offers = [as_offer(t) for t in self._tools]
+        return self._offers
+
+    def close(self) -> None:
+        from toolstep.envs.tools.factory import ToolFactory
+
+        for offer in self._offers or ():
+            if isinstance(offer, ToolFactory):
+                offer.close()
 
     def score(self, record: EpisodeRecord) -> float:
         if self._score is not None:
@@ -52,7 +62,7 @@ class TaskList(_Given):
     test: the items of the split "test"; without them that split does not exist.  An item with the opening
         messages of a training item is refused.
     examples: items that `example_messages` shows, answered but without calls; they are in neither list.
-    tools: functions or Tools that every task offers.
+    tools: functions, Tools or factories that every task offers, as in `ToolUseEnv(tools=)`.
     score: how a finished episode is scored; by default the answer's last number or last words must be the
         expected ones (`answers.states`).
     """
@@ -65,7 +75,7 @@ class TaskList(_Given):
         *,
         test: Sequence[Task | Mapping[str, Any]] = (),
         examples: Sequence[Task | Mapping[str, Any]] = (),
-        tools: Sequence[Tool | Callable[..., Any]] = (),
+        tools: Sequence[Offer | Callable[..., Any] | str] = (),
         score: Score | None = None,
         system: str = "",
     ) -> None:
@@ -106,7 +116,7 @@ class FunctionTasks(_Given):
         self,
         function: Callable[..., Task | Mapping[str, Any]],
         *,
-        tools: Sequence[Tool | Callable[..., Any]] = (),
+        tools: Sequence[Offer | Callable[..., Any] | str] = (),
         score: Score | None = None,
         system: str = "",
     ) -> None:

@@ -54,7 +54,7 @@ class Dispatcher:
 
         watched: the caller drives them; otherwise this object's own thread does.
         """
-        jobs = [job for job in batch.jobs if job.tool.run_in != "inline"]
+        jobs = [job for job in batch.jobs if job.lane != "inline"]
         if not jobs:
             return
         with self.board.wake:
@@ -65,7 +65,7 @@ class Dispatcher:
                 driver.start()
                 self._driver = driver
             for job in jobs:
-                self._queues.setdefault(job.tool.run_in, deque()).append(job)
+                self._queues.setdefault(job.lane, deque()).append(job)
             self.board.version += 1
             self.board.wake.notify_all()
         # Somebody who drives just now comes round to the new jobs; waiting for them would block the caller.
@@ -88,8 +88,8 @@ class Dispatcher:
                     started = job.deadline is not None
                     job.fail(f"{job.tool.name} {message}")
                     if started:
-                        self._lanes[job.tool.run_in].stop(job)
-                        stopped.add(job.tool.run_in)
+                        self._lanes[job.lane].stop(job)
+                        stopped.add(job.lane)
             for name in stopped:
                 self._lanes[name].settle()
 
@@ -143,20 +143,24 @@ class Dispatcher:
                 overdue = [job for job in self._running if job.deadline is not None and job.deadline <= now]
             for job in overdue:
                 job.expire()
-                self._lanes[job.tool.run_in].stop(job)
-            for name in {job.tool.run_in for job in overdue}:
+                self._lanes[job.lane].stop(job)
+            for name in {job.lane for job in overdue}:
                 self._lanes[name].settle()
             self._fill()
 
     def _fill(self) -> None:
-        """Start what there is room for, first come, first served."""
+        """Start what there is room for, first come, first served; calls to one object one after the other."""
         with self.board.wake:
             for name, queue in self._queues.items():
                 lane = self._lane(name) if queue else None
+                held: list[Job] = []
                 while queue and lane is not None and lane.room():
                     job = queue.popleft()
                     if job.result is not None:
                         continue  # cancelled while it waited
+                    if job.held():
+                        held.append(job)
+                        continue
                     if name == "thread" and lane.abandoned() >= self._max_abandoned:
                         job.fail(
                             f"{job.tool.name} was not run: {self._max_abandoned} threads are busy with tools "
@@ -169,6 +173,7 @@ class Dispatcher:
                         job.fail(f"{job.tool.name} could not be started: {describe_exception(error)}")
                     else:
                         self._running.append(job)
+                queue.extendleft(reversed(held))
             self.board.queued = any(self._queues.values())
 
     def _nap(self) -> float | None:

@@ -15,6 +15,7 @@ from typing import Any
 from toolstep.envs.tools.dispatch import Dispatcher
 from toolstep.envs.tools.encode import describe_exception
 from toolstep.envs.tools.jobs import Batch, Done, Job, timed
+from toolstep.envs.tools.owner import owner_of
 from toolstep.envs.tools.result import error_result, to_result
 from toolstep.envs.tools.validate import BoundCall
 from toolstep.envs.types import CallStatus, ToolResult
@@ -31,6 +32,7 @@ class Executor:
 
     How long a step can take: a call that waits for a free thread or process starts its clock when it starts.  So a step
     of n thread calls takes at most ceil(n / num_threads) x timeout; the same holds for processes, plus their start.
+    Calls to tools of one object that may remember something (`owner_of`) run in their order, one after the other.
     "inline" tools run in the caller and have no deadline, because nothing can stop them.
 
     One executor may be used from several threads; their calls share the room, first come, first served.  After a fork
@@ -115,13 +117,18 @@ class Executor:
             raise RuntimeError(f"Executor.{method}: the executor is closed")
         self._raise_failures()
         batch = Batch(self._dispatcher.board)
+        last: dict[int, Job] = {}  # of each object that remembers something
         for call in calls:
-            Job(call.tool, call.arguments, min(call.tool.timeout or timeout, timeout), batch)
+            owner = owner_of(call.tool)
+            limit = min(call.tool.timeout or timeout, timeout)
+            job = Job(call.tool, call.arguments, limit, batch, last.get(id(owner)) if owner is not None else None)
+            if owner is not None:
+                last[id(owner)] = job
         return batch
 
     def _begin(self, batch: Batch, *, watched: bool) -> None:
         self._dispatcher.submit(batch, watched=watched)
-        inline = [job for job in batch.jobs if job.tool.run_in == "inline"]
+        inline = [job for job in batch.jobs if job.lane == "inline"]
         if inline:
             with _Interrupts() as interrupts:
                 for job in inline:

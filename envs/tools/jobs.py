@@ -6,11 +6,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from toolstep.envs.tools.encode import describe_exception
 from toolstep.envs.tools.result import error_result, to_result
-from toolstep.envs.tools.tool import Tool
+from toolstep.envs.tools.tool import RunIn, Tool
 from toolstep.envs.types import CallStatus, ToolResult
 
 Done = Callable[[list[ToolResult]], None]
@@ -43,10 +44,16 @@ class Batch:
 class Job:
     """One call under way.  Its first result counts: what a tool returns after its deadline is dropped."""
 
-    __slots__ = ("_batch", "arguments", "deadline", "limit", "result", "starting", "tool")
+    __slots__ = ("_batch", "after", "arguments", "deadline", "lane", "limit", "result", "starting", "tool")
 
-    def __init__(self, tool: Tool, arguments: dict[str, Any], limit: float, batch: Batch) -> None:
+    def __init__(
+        self, tool: Tool, arguments: dict[str, Any], limit: float, batch: Batch, after: Job | None = None
+    ) -> None:
         self.tool = tool
+        self.after = after  # the call before this one to the same object: it has to end first
+        # An inline call can't wait for another one.
+        waits = tool.run_in == "inline" and after is not None and after.lane != "inline"
+        self.lane: RunIn = "thread" if waits else tool.run_in
         self.arguments = arguments
         self.limit = limit  # seconds
         self.deadline: float | None = None  # of time.monotonic(); None until it starts
@@ -55,6 +62,12 @@ class Job:
         self._batch = batch
         batch.jobs.append(self)
         batch.left += 1
+
+    def held(self) -> bool:
+        """Whether it has to wait for the call before it."""
+        if self.after is not None and self.after.result is not None:
+            self.after = None
+        return self.after is not None
 
     def begin(self, allowance: float | None = None) -> None:
         """The clock starts; with an `allowance`, first that of making a worker ready."""
@@ -107,6 +120,4 @@ def invoke(tool: Tool, arguments: dict[str, Any]) -> ToolResult:
 
 def timed(result: ToolResult, began: float) -> ToolResult:
     """`result` with the seconds since `began` (of time.perf_counter())."""
-    return ToolResult(
-        result.content, result.error, result.terminate, result.reward, seconds=time.perf_counter() - began
-    )
+    return replace(result, seconds=time.perf_counter() - began)

@@ -256,7 +256,9 @@ def _result(answer: dict[str, Any]) -> ToolResult:
         raise WorkerError("the worker process sent no result")
     status = CallStatus(error) if error is not None else None
     reward = float(answer.get("reward", 0.0))
-    return to_result(ToolResult(text, status, answer.get("terminate") is True, reward))
+    said = answer.get("answer")
+    ended = answer.get("terminate") is True
+    return to_result(ToolResult(text, status, ended, reward, answer=said if isinstance(said, str) else None))
 
 
 def _main_file() -> str:

@@ -40,7 +40,8 @@ def to_result(value: Any, seconds: float = 0.0) -> ToolResult:
         if isinstance(value, ToolResult):
             if not math.isfinite(value.reward):
                 raise NotJSONError(f"the reward of a ToolResult must be finite, got {value.reward}")
-            return replace(value, content=encode(value.content), seconds=seconds)
+            answer = None if value.answer is None else encode(value.answer)
+            return replace(value, content=encode(value.content), answer=answer, seconds=seconds)
         return ToolResult(encode(value), seconds=seconds)
     except NotJSONError as error:
         return error_result(CallStatus.TOOL_ERROR, str(error), seconds)

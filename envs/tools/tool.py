@@ -48,6 +48,8 @@ class Tool:
         children at the deadline; the function must be importable.
     timeout: seconds that one call may take; None: the executor's.
     function: what is called.
+    shared: the object that it is a method of remembers nothing, or what it remembers is meant for all: it may serve any
+        number of episodes and calls at once.  Otherwise it serves one episode, one call after the other (`owner_of`).
 
     Two tools are equal only if they are the same object.  A tool can be pickled and copied if its function can; one
     that is a name in an importable module travels as that name.
@@ -60,6 +62,7 @@ class Tool:
     timeout: float | None
     function: Callable[..., Any] = field(repr=False)
     signature: Signature = field(repr=False)
+    shared: bool = False
     _takes_self: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -88,6 +91,7 @@ class Tool:
         description: str = "",
         run_in: RunIn | None = None,
         timeout: float | None = None,
+        shared: bool = False,
     ) -> Tool:
         """A tool from a JSON schema of its arguments; `function` is called with the checked arguments as keywords.
 
@@ -97,7 +101,7 @@ class Tool:
 
         signature = SchemaSignature(parameters)
         where = run_in or ("async" if is_async(function) else "thread")
-        return cls(name, description, signature.schema, where, timeout, function, signature)
+        return cls(name, description, signature.schema, where, timeout, function, signature, shared)
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -157,6 +161,7 @@ class Tool:
             self.parameters if foreign else None,
             self.run_in,
             self.timeout,
+            self.shared,
             self._takes_self,
         )
 
@@ -169,6 +174,7 @@ def tool(
     description: str | None = None,
     run_in: RunIn | None = None,
     timeout: float | None = None,
+    shared: bool = False,
 ) -> Tool: ...
 @overload
 def tool(
@@ -178,6 +184,7 @@ def tool(
     description: str | None = None,
     run_in: RunIn | None = None,
     timeout: float | None = None,
+    shared: bool = False,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     fn: Callable[..., Any] | None = None,
@@ -186,6 +193,7 @@ def tool(
     description: str | None = None,
     run_in: RunIn | None = None,
     timeout: float | None = None,
+    shared: bool = False,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a typed function; its docstring (Google, NumPy or Sphinx style) describes it to the model.
 
@@ -206,8 +214,8 @@ def tool(
     class becomes a tool of each object.  Raises ToolSchemaError where the signature cannot be turned into a schema.
     """
     if fn is None:
-        return lambda function: _from_function(function, name, description, run_in, timeout)
-    return _from_function(fn, name, description, run_in, timeout)
+        return lambda function: _from_function(function, name, description, run_in, timeout, shared)
+    return _from_function(fn, name, description, run_in, timeout, shared)
 
 
 def as_tool(obj: Tool | Callable[..., Any]) -> Tool:
@@ -233,6 +241,7 @@ def _from_function(
     description: str | None,
     run_in: RunIn | None,
     timeout: float | None,
+    shared: bool,
     takes_self: bool | None = None,
 ) -> Tool:
     from toolstep.envs.tools.schema import signature_of
@@ -254,6 +263,7 @@ def _from_function(
         timeout=timeout,
         function=function,
         signature=signature,
+        shared=shared,
         _takes_self=takes_self,
     )
 
@@ -274,6 +284,7 @@ def _rebuild(
     parameters: dict[str, Any] | None,
     run_in: RunIn,
     timeout: float | None,
+    shared: bool,
     takes_self: bool,
 ) -> Tool:
     if parameters is not None:
@@ -284,8 +295,9 @@ def _rebuild(
             description=description,
             run_in=run_in,
             timeout=timeout,
+            shared=shared,
         )
-    return _from_function(function, name, description, run_in, timeout, takes_self)
+    return _from_function(function, name, description, run_in, timeout, shared, takes_self)
 
 
 def _look_up(module: str, qualname: str, load: bool = True) -> Any:

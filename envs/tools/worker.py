@@ -60,6 +60,7 @@ def _call(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any],
                 "error": None if value.error is None else str(value.error),
                 "terminate": bool(value.terminate),
                 "reward": float(value.reward),
+                "answer": None if value.answer is None else encode.encode(value.answer),
             }
         return {"text": encode.encode(value)}
     except encode.NotJSONError as error:

@@ -1,0 +1,221 @@
+"""Tools that are made for one episode, and closed with it."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from toolstep.envs.tools.errors import ToolSchemaError
+from toolstep.envs.tools.owner import Claims, SharedStateError, distinct, owner_of, shared_message
+from toolstep.envs.tools.tool import Tool, as_tool
+from toolstep.envs.types import Task
+
+_logger = logging.getLogger("toolstep")
+_claims = Claims()
+
+
+class ToolNameError(ValueError):
+    """Two tools of one episode have the same name."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeInfo:
+    """What a factory is told of the episode that it makes tools for.
+
+    seed: decided by the episode's own seed alone, so that members of a group get the same.
+    tool_timeout: seconds after which the env gives a call up.
+    """
+
+    task: Task
+    seed: int = 0
+    tool_timeout: float = 10.0
+
+
+class ToolFactory(ABC):
+    """Makes the tools of one episode.  Stands in `tools=` of an env, or in what `TaskSet.tools` returns.
+
+    A factory serves any number of episodes at once, in any number of envs; what one episode remembers belongs into the
+    object that `make` returns.
+    """
+
+    @abstractmethod
+    def make(self, episode: EpisodeInfo) -> Any:
+        """The tools of this episode: an object with `@tool` methods, a Tool, or a list of Tools and functions.
+
+        Called by `reset`, so it must be quick: start what is slow with the first call.  Where the object (or one whose
+        methods the tools are) has these methods, they are called at the end of the episode, by the env's thread, in
+        this order; neither may wait for long, and calls may still be running:
+
+        - `snapshot() -> dict`: what it leaves behind, JSON-able; it goes to `EpisodeRecord.state` for the scoring;
+        - `close()`: free everything.
+        """
+
+    def close(self) -> None:  # noqa: B027  nothing to free is the rule
+        """Free what outlives episodes (a pool of processes, say); the env calls it when it is closed.
+
+        Other envs may use the factory still, and this one may be asked to `make` again.
+        """
+
+
+class per_episode(ToolFactory):
+    """The factory that calls `make()`, or `make(episode)` where that takes an argument.
+
+    make: a class with `@tool` methods, or a function that returns what `ToolFactory.make` does.
+
+    >>> class Counter:
+    ...     def __init__(self) -> None:
+    ...         self.count = 0
+    ...
+    ...     @tool(run_in="inline")
+    ...     def add(self, by: int = 1) -> int:
+    ...         '''Add to the counter.'''
+    ...         self.count += by
+    ...         return self.count
+    >>> ToolUseEnv(tasks, tools=[per_episode(Counter)])  # or tools=[Counter]
+    """
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        if not callable(make):
+            raise ToolSchemaError(f"per_episode takes a class or a function, got {type(make).__name__}")
+        self._make = make
+        self._takes_episode = _takes_argument(make)
+
+    def make(self, episode: EpisodeInfo) -> Any:
+        return self._make(episode) if self._takes_episode else self._make()
+
+    def __repr__(self) -> str:
+        return f"per_episode({getattr(self._make, '__qualname__', self._make)})"
+
+
+Offer = Tool | ToolFactory
+
+
+def as_offer(given: Any) -> Offer:
+    """A tool, or what makes one for each episode, out of an item of `tools=`.
+
+    A Tool; a function; a class with `@tool` methods or a factory class (one object each episode); a factory; the name
+    of a built-in tool ("python").
+
+    Raises:
+        SharedStateError: one object that would serve all episodes.
+        TypeError (and ToolSchemaError, which is one): nothing of these.
+    """
+    if isinstance(given, ToolFactory):
+        return given
+    if isinstance(given, str):
+        from toolstep.envs.tools.builtin import builtin
+
+        return builtin(given)
+    if isinstance(given, type):
+        if issubclass(given, ToolFactory):
+            return given()
+        if tools_of(given):
+            return per_episode(given)
+    if not isinstance(given, Tool) and not callable(given) and tools_of(given):
+        raise SharedStateError(shared_message(given, [t.name for t in tools_of(given)]))
+    made = as_tool(given)
+    owner = owner_of(made)
+    if owner is not None:
+        raise SharedStateError(shared_message(owner, [made.name]))
+    return made
+
+
+def tools_of(holder: Any) -> list[Tool]:
+    """The `@tool` methods of an object or class, in the order of definition."""
+    kind = holder if isinstance(holder, type) else type(holder)
+    members = [item for base in reversed(kind.__mro__) for item in vars(base).items()]
+    names = dict.fromkeys(name for name, value in members if isinstance(value, Tool))
+    return [found for name in names if isinstance(found := getattr(holder, name, None), Tool)]
+
+
+class Toolbox:
+    """The tools of one episode by name, and what has to be closed with it.
+
+    own: the task set's, of which `task.tools` may name a part; then come `extra` ones.
+
+    Raises:
+        SharedStateError: an object behind a tool serves another episode, or has served one.
+        ToolNameError, ToolSchemaError: two tools of one name; a factory that made no tools.  What a factory raises.
+        Whatever was made by then is closed.
+    """
+
+    def __init__(self, own: Iterable[Offer], extra: Iterable[Offer], episode: EpisodeInfo) -> None:
+        self.tools: dict[str, Tool] = {}
+        self._made: list[Any] = []
+        self._owners: list[Any] = []
+        try:
+            for offer in own:
+                self._add(self._open(offer, episode), episode.task.tools)
+            for offer in extra:
+                self._add(self._open(offer, episode), None)
+            self._claim()
+        except BaseException:
+            self.close()
+            raise
+
+    def _add(self, tools: Iterable[Tool], only: Collection[str] | None) -> None:
+        for t in tools:
+            if only is not None and t.name not in only:
+                continue
+            if t.name in self.tools:
+                raise ToolNameError(f"two tools are named {t.name!r}; rename one with tool(fn, name=...)")
+            self.tools[t.name] = t
+
+    def _open(self, offer: Offer, episode: EpisodeInfo) -> list[Tool]:
+        if isinstance(offer, Tool):
+            self._made.append(owner_of(offer))
+            return [offer]
+        made = offer.make(episode)
+        self._made.append(made)
+        if isinstance(made, Tool):
+            found = [made]
+        elif isinstance(made, Sequence) and not isinstance(made, str):
+            found = [as_tool(item) for item in made]
+        else:
+            found = tools_of(made)
+        self._made += [owner_of(t) for t in found]
+        if not found:
+            raise ToolSchemaError(
+                f"{offer!r} made {type(made).__name__} without a tool: decorate its methods with @tool"
+            )
+        return found
+
+    def _claim(self) -> None:
+        for owner in distinct(owner_of(t) for t in self.tools.values()):
+            _claims.claim(owner, [t.name for t in self.tools.values() if owner_of(t) is owner])
+            self._owners.append(owner)
+
+    def snapshot(self) -> dict[str, Any]:
+        """What the episode's objects leave behind, in one dict."""
+        state: dict[str, Any] = {}
+        for made in distinct(self._made):
+            if callable(getattr(made, "snapshot", None)):
+                state.update(made.snapshot())
+        return state
+
+    def close(self) -> None:
+        """Close everything that was made, in reverse order; may be called again.  Never raises: failures are logged."""
+        made, self._made = self._made, []
+        for item in reversed(distinct(made)):
+            if callable(getattr(item, "close", None)):
+                try:
+                    item.close()
+                except Exception:
+                    _logger.exception("closing a %s failed", type(item).__name__)
+        owners, self._owners = self._owners, []
+        for owner in owners:
+            _claims.release(owner)
+
+
+def _takes_argument(function: Callable[..., Any]) -> bool:
+    """Whether it has to be, or says that it wants to be, given the episode."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a builtin without a signature
+        return False
+    first = next((p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)), None)
+    return first is not None and (first.default is first.empty or first.name == "episode")
