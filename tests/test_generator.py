@@ -101,7 +101,7 @@ def test_weights_that_change_within_a_rollout_are_refused() -> None:
     def stepped() -> Any:
         nonlocal calls
         calls += 1
-        if calls == 20:
+        if calls == 9:
             made.agent.update_weights()  # type: ignore[attr-defined]
         return step()
 

@@ -98,7 +98,7 @@ def test_the_step_is_that_of_the_loss_written_out() -> None:
         torch.nn.utils.clip_grad_norm_ = clip
     for name, own, want in zip(made.optimizer.names, found, expected):
         assert torch.allclose(own, want.float(), atol=1e-5), name
-    assert metrics["loss"] == pytest.approx(float(total), abs=1e-5)
+    assert metrics["loss"] == pytest.approx(float(total.detach()), abs=1e-5)
 
 
 def test_groups_of_equal_rewards_teach_nothing_and_move_no_weight() -> None:
@@ -112,12 +112,17 @@ def test_groups_of_equal_rewards_teach_nothing_and_move_no_weight() -> None:
 
 def test_with_a_penalty_they_are_still_held_to_the_reference() -> None:
     objective = replace(OBJECTIVES["dapo"], kl_coef=0.1)
-    made = learner(objective=objective, reference="frozen", reward=lambda groups: np.ones((len(groups), 4)))
+    made = learner(
+        Training(learning_rate=1e-3),
+        objective=objective,
+        reference="frozen",
+        reward=lambda groups: np.ones((len(groups), 4)),
+    )
     with torch.no_grad():
         made.model.lm_head.weight.add_(torch.randn(made.model.lm_head.weight.shape) * 0.05)
     made.agent.update_weights()
-    first, *_, last = history(made, 8 * 10)
-    assert first["kl"] > last["kl"] > 0
+    first, *_, last = history(made, 8 * 20)
+    assert first["kl"] / 2 > last["kl"] > 0
 
 
 @pytest.mark.parametrize("kind", ["frozen", "ema"])
@@ -278,7 +283,7 @@ def _broken(logprobs: Any, old: Any, advantages: Any, mask: Any) -> Any:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"objective": "ppo"}, "objective must be one of cispo, dapo"),
+        ({"objective": "ppo"}, "objective must be one of grpo, dapo"),
         ({"objective": replace(OBJECTIVES["dapo"], kl_coef=0.1)}, "kl_coef=0.1 needs reference"),
         ({"groups": 0}, "groups must be >= 1"),
         ({"reference": "old"}, "reference must be 'frozen', 'ema' or None"),

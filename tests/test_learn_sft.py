@@ -51,7 +51,7 @@ def test_the_loss_is_the_mean_over_sampled_ids_stop_tokens_included() -> None:
         ]
         mask = torch.from_numpy(t.action_mask[1:])
         assert t.token_ids[np.flatnonzero(t.action_mask)[-1]] in made.agent.stop_ids
-        total, count = total - float(logp[mask].sum()), count + int(mask.sum())
+        total, count = total - float(logp[mask].sum().detach()), count + int(mask.sum())
     assert losses(made)[0] == pytest.approx(total / count, abs=1e-5)
 
 
