@@ -83,7 +83,7 @@ class Family:
         return self._binary(x, other, "add")
 
     def _pointwise(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, name, [], "")
+        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self.weight, self.bias, name, [], "")
         return out
 
     def _binary(self, x: torch.Tensor, other: torch.Tensor, name: str) -> torch.Tensor:
