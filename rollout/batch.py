@@ -154,7 +154,7 @@ class RolloutBatch(Arrays):
                     f"RolloutBatch: trajectory {n} (task {t.task_id!r}) has no token ids; collect it "
                     f"with an agent that samples tokens, in an env with view='tokens'"
                 )
-        _check_prompts(trajectories)
+        check_prompts(trajectories)
         for name, value, known in (("overlong", overlong, ("drop", "cut")), ("credit", credit, ("episode", "turn"))):
             if value not in known:
                 raise BatchError(f"RolloutBatch: {name} must be '{known[0]}' or '{known[1]}', got {value!r}")
@@ -285,7 +285,7 @@ def _earned(
     return out
 
 
-def _check_prompts(trajectories: Sequence[Trajectory]) -> None:
+def check_prompts(trajectories: Sequence[Trajectory]) -> None:
     first: dict[int, Trajectory] = {}
     for t in trajectories:
         if t.group_id is None or t.status != OK:  # a row that failed may not even have got a prompt
