@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export HF_HUB_OFFLINE = 1
 
-.PHONY: demo test install lint types check bench clean
+.PHONY: demo test install lint types check exports bench clean
 
 # An editable install links the tree file by file, so a new file or folder needs a re-install.
 SOURCES := $(shell find envs agents rollout -name '*.py' -not -path '*/__pycache__/*' | sort)
@@ -33,6 +33,11 @@ lint: install
 
 types: install
 	$(BIN)/mypy -p toolstep.envs -p toolstep.agents -p toolstep.rollout
+
+# The exports against the trainers themselves (docs/exports.md): those that CI does not install.
+exports: install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[exports]'
+	$(BIN)/python -m pytest -q tests/test_export_*.py
 
 bench: install
 	$(BIN)/python benchmarks/env_overhead.py

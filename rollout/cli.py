@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolstep.rollout.exits import FAILED, INTERRUPTED, USAGE, fail, one_line_errors
+from toolstep.rollout.export.formats import Format
 from toolstep.rollout.learn.command import train
 from toolstep.rollout.options import (
     AgentName,
@@ -152,7 +153,13 @@ def rollout(
     context: typer.Context,
     env: Env,
     agent: AgentName,
-    out: Annotated[Path, typer.Option(help="*.npz: token-level batch; *.jsonl: one episode a line.")],
+    out: Annotated[
+        Path,
+        typer.Option(help="*.npz: token-level batch; *.jsonl: one episode a line; *.parquet: a table; else --format."),
+    ],
+    form: Annotated[
+        Format | None, typer.Option("--format", help="What to write; default: what the suffix of --out says.")
+    ] = None,
     groups: Annotated[int, typer.Option(min=1, help="Tasks.")] = 8,
     group_size: Annotated[int, typer.Option(min=1, help="Samples of each task.")] = 8,
     num_envs: NumEnvs = 16,
@@ -177,7 +184,7 @@ def rollout(
         from toolstep.rollout.jobs import RolloutJob
 
         settings = _settings(context)
-        job = RolloutJob(settings, groups, group_size, out, overwrite=overwrite)
+        job = RolloutJob(settings, groups, group_size, out, overwrite=overwrite, form=form)
     _finish(job, as_json)
 
 

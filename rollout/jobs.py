@@ -10,13 +10,15 @@ from typing import Any
 
 from toolstep.agents.base import TokenAgent
 from toolstep.rollout import console, storage
-from toolstep.rollout.batch import RolloutBatch
+from toolstep.rollout.batch import BatchError, RolloutBatch
 from toolstep.rollout.build import Settings, find_env, make_agent_and_envs
 from toolstep.rollout.collect import RunMetrics, collect
 from toolstep.rollout.evaluate import Summary, summarize
+from toolstep.rollout.export.files import check_output, write_rollout
+from toolstep.rollout.export.formats import Format, choose_format
 from toolstep.rollout.report import rows, versions, write_json, write_summary
 from toolstep.rollout.specs import EpisodeSpec, group_specs
-from toolstep.rollout.storage import EpisodeLog
+from toolstep.rollout.storage import EpisodeLog, StorageError
 from toolstep.rollout.types import Trajectory
 
 
@@ -149,32 +151,49 @@ class EvalJob(Job):
 
 
 class RolloutJob(Job):
-    """`toolstep rollout`: a group of samples of each task; `out` is a .npz or .jsonl file."""
+    """`toolstep rollout`: a group of samples of each task; `out` is a file or a folder of that `Format`."""
 
     command = "rollout"
     out: Path
     batch: RolloutBatch | None = None
 
-    def __init__(self, settings: Settings, groups: int, group_size: int, out: Path, *, overwrite: bool):
+    def __init__(
+        self,
+        settings: Settings,
+        groups: int,
+        group_size: int,
+        out: Path,
+        *,
+        overwrite: bool,
+        form: Format | None = None,
+    ):
+        self.format = choose_format(out, form)
         super().__init__(settings, group_specs(groups, group_size, settings.seed), out, overwrite=overwrite)
         self.group_size = group_size
-        if out.suffix == storage.BATCH_SUFFIX and not isinstance(self.agent, TokenAgent):
+        if self.format.needs_ids and not isinstance(self.agent, TokenAgent):
             self.envs.close()
             raise ValueError(
-                f"agent {settings.agent!r} samples no token ids, so it makes no token-level batch; write "
-                f"episodes, --out {out.with_suffix(storage.EPISODES_SUFFIX)}, or use a model"
+                f"agent {settings.agent!r} samples no token ids, so it makes no rollout of the format {self.format}; "
+                f"write episodes, --out {out.with_suffix(Format.JSONL.suffix)}, or use a model"
             )
 
     def check(self) -> None:
-        storage.check_file(self.out, overwrite=self.overwrite)
+        check_output(self.out, self.format, overwrite=self.overwrite)
+
+    def config(self) -> dict[str, Any]:
+        return {**super().config(), "format": str(self.format)}
 
     def write(self) -> None:
         rows = self.ordered()
-        if self.out.suffix == storage.EPISODES_SUFFIX:
-            storage.write_episodes(self.out, rows)
-        elif rows:
-            self.batch = RolloutBatch.from_trajectories(rows)
-            storage.save_batch(self.out, self.batch)
+        if not rows and self.format is not Format.JSONL:
+            return
+        try:
+            write_rollout(self.out, self.format, rows)
+            self.batch = RolloutBatch.from_trajectories(rows) if self.format.needs_ids else None
+        except BatchError as error:
+            kept = self.out.with_name(f"{self.out.name}.episodes{Format.JSONL.suffix}")
+            storage.write_episodes(kept, rows)
+            raise StorageError(f"{error}; the episodes are in {kept}") from error
 
     def document(self) -> dict[str, Any]:
         return {

@@ -16,9 +16,6 @@ import numpy as np
 from toolstep.rollout.batch import BatchCounts, BatchError, RolloutBatch
 from toolstep.rollout.types import Trajectory, TrajectoryError
 
-BATCH_SUFFIX = ".npz"
-EPISODES_SUFFIX = ".jsonl"
-
 
 class StorageError(OSError):
     """A file cannot be written or read; the message says which and why."""
@@ -44,14 +41,8 @@ def clear_errors(path: Path, doing: str) -> Iterator[None]:
 def check_file(path: Path, *, overwrite: bool = False) -> None:
     """Find out, before any work is done, that `path` can be written; makes its folder.
 
-    Raises `StorageError` for a suffix other than .npz and .jsonl, a file that exists (unless `overwrite`), and a folder
-    that cannot be written to.
+    Raises `StorageError` for a file that exists (unless `overwrite`) and a folder that cannot be written to.
     """
-    if path.suffix not in (BATCH_SUFFIX, EPISODES_SUFFIX):
-        raise StorageError(
-            f"{path}: unknown suffix {path.suffix!r}; use {BATCH_SUFFIX} for a token-level batch or "
-            f"{EPISODES_SUFFIX} for episodes"
-        )
     if path.is_dir():
         raise StorageError(f"{path} is a folder; give the name of a file")
     if path.exists() and not overwrite:
