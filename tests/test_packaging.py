@@ -47,15 +47,18 @@ def test_imports_go_in_one_direction(path: Path) -> None:
 
 # A request to a worker process is a pickle that we made ourselves; what comes back is JSON.  Writing harms nobody.
 READS = {"envs/tools/worker.py": {"pickle.loads"}}
+# The program that runs a model's code locks its process up first (tests/test_builtin_python.py); no other file may.
+RUNS = {"envs/tools/builtin/cpython_worker.py"}
 WRITES = {"pickle.dumps", "marshal.dumps"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_foreign_text_never_reaches_an_interpreter(path: Path) -> None:
     used = set()
+    runs = str(path.relative_to(ROOT)) in RUNS
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            assert node.func.id not in ("eval", "exec", "compile"), f"{path}:{node.lineno}"
+            assert runs or node.func.id not in ("eval", "exec", "compile"), f"{path}:{node.lineno}"
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             used.add(f"{node.value.id}.{node.attr}")
         if isinstance(node, ast.ImportFrom):

@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from toolstep.envs.tools.builtin.clock import Clock
     from toolstep.envs.tools.builtin.finish import Finish
+    from toolstep.envs.tools.builtin.python import Python
     from toolstep.envs.tools.factory import Offer
 
-__all__ = ["Clock", "Finish", "builtin", "builtin_names"]
+__all__ = ["Clock", "Finish", "Python", "builtin", "builtin_names"]
 
 _HERE = "toolstep.envs.tools.builtin"
 # name: where what makes it is, and what it is called with
 _NAMES: dict[str, tuple[str, tuple[str, ...]]] = {
     "calculator": ("toolstep.envs.tools.calculator:calculator_tool", ()),
     "units": ("toolstep.envs.tools.units:units_tool", ()),
+    "python": (f"{_HERE}.python:Python", ()),
     "clock": (f"{_HERE}.clock:Clock", ()),
     "finish": (f"{_HERE}.finish:Finish", ("finish",)),
     "submit": (f"{_HERE}.finish:Finish", ("submit",)),
