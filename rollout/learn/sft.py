@@ -118,7 +118,7 @@ class SFT(Learner):
 
 
 def _longest(trajectory: Trajectory) -> int:
-    return max(segment.stop - segment.start for segment in trajectory.segments)
+    return max(int(segment.stop - segment.start) for segment in trajectory.segments)
 
 
 def _fingerprint(trajectories: Sequence[Trajectory]) -> str:
