@@ -3,7 +3,8 @@
     ToolUseEnv(tasks, tools=["calculator", "clock", "finish"])
     ToolUseEnv(tasks, tools=[Clock(datetime(2030, 5, 1, 8, 0, tzinfo=UTC)), Finish("submit")])
 
-A name stands for the factory with its defaults.  Importing this loads none of them.
+A name stands for the factory with its defaults (`sql`: an empty database that can be written).  Importing this loads
+none of them.
 """
 
 from __future__ import annotations
@@ -16,19 +17,21 @@ if TYPE_CHECKING:
     from toolstep.envs.tools.builtin.clock import Clock
     from toolstep.envs.tools.builtin.finish import Finish
     from toolstep.envs.tools.builtin.python import Python
+    from toolstep.envs.tools.builtin.sql import SQL
     from toolstep.envs.tools.factory import Offer
 
-__all__ = ["Clock", "Finish", "Python", "builtin", "builtin_names"]
+__all__ = ["SQL", "Clock", "Finish", "Python", "builtin", "builtin_names"]
 
 _HERE = "toolstep.envs.tools.builtin"
 # name: where what makes it is, and what it is called with
-_NAMES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "calculator": ("toolstep.envs.tools.calculator:calculator_tool", ()),
-    "units": ("toolstep.envs.tools.units:units_tool", ()),
-    "python": (f"{_HERE}.python:Python", ()),
-    "clock": (f"{_HERE}.clock:Clock", ()),
-    "finish": (f"{_HERE}.finish:Finish", ("finish",)),
-    "submit": (f"{_HERE}.finish:Finish", ("submit",)),
+_NAMES: dict[str, tuple[str, dict[str, Any]]] = {
+    "calculator": ("toolstep.envs.tools.calculator:calculator_tool", {}),
+    "units": ("toolstep.envs.tools.units:units_tool", {}),
+    "python": (f"{_HERE}.python:Python", {}),
+    "sql": (f"{_HERE}.sql:SQL", {"read_only": False}),
+    "clock": (f"{_HERE}.clock:Clock", {}),
+    "finish": (f"{_HERE}.finish:Finish", {"name": "finish"}),
+    "submit": (f"{_HERE}.finish:Finish", {"name": "submit"}),
 }
 
 
@@ -47,9 +50,9 @@ def builtin(name: str) -> Offer:
         near = difflib.get_close_matches(name, _NAMES, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ValueError(f"there is no built-in tool {name!r}; {hint}Known: {', '.join(_NAMES)}")
-    where, arguments = _NAMES[name]
+    where, options = _NAMES[name]
     module, _, attribute = where.partition(":")
-    offer: Offer = getattr(importlib.import_module(module), attribute)(*arguments)
+    offer: Offer = getattr(importlib.import_module(module), attribute)(**options)
     return offer
 
 
