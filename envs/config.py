@@ -128,6 +128,7 @@ class EnvConfig:
             EnvConfigError: a value that cannot work.
             TypeError: an unknown keyword; the message names the nearest known one.
             ChatTemplateError: the template cannot be used (see `toolstep.envs.chat`).
+            ToolBackendError, ImportError: what stands behind some tools (an MCP server, say) cannot be had.
         """
         limit_names = [f.name for f in fields(Limits)]
         limits = Limits(**{k: options.pop(k) for k in limit_names if k in options})
@@ -165,7 +166,7 @@ class EnvConfig:
             for name in ("max_tokens", "max_context"):
                 if getattr(limits, name) is not None:
                     raise EnvConfigError(f"{name} counts tokens, so it needs tokenizer=...")
-        return cls(
+        config = cls(
             tasks=task_set,
             tools=offers,
             view=make_view(view, chat),
@@ -178,6 +179,18 @@ class EnvConfig:
             reward=reward,
             strict=strict,
         )
+        config._open()
+        return config
+
+    def _open(self) -> None:
+        """What cannot work is found out now, and not by each episode."""
+        try:
+            for offer in self.tools:
+                if isinstance(offer, ToolFactory):
+                    offer.open()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Free what outlives episodes; the config can still be used."""

@@ -21,6 +21,7 @@ from toolstep.envs.chat import ChatTemplateError, Segment
 from toolstep.envs.config import EnvConfig
 from toolstep.envs.rewards import RewardError, Rubric
 from toolstep.envs.tools import BoundCall, EpisodeInfo, Toolbox, error_text, limit_result, resolve
+from toolstep.envs.tools.news import news_of
 from toolstep.envs.types import (
     CallStatus,
     EpisodeRecord,
@@ -40,6 +41,11 @@ _EMPTY = Segment("", np.zeros(0, np.int64), np.zeros(0, np.uint8))
 
 class HistoryRewritten(ValueError):
     """The chat template rewrites the past, and the env was told to refuse that (history="error")."""
+
+
+def draw_task_seed(rng: np.random.Generator) -> int:
+    """The seed of an episode's task: the first thing that `reset` draws from the row's generator."""
+    return int(rng.integers(2**63))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,8 @@ class Episode:
         self._task: Task | None = None
         self._submitted: str | None = None
         self._state: dict[str, Any] = {}
-        self.schemas: list[dict[str, Any]] = []
+        self.schemas: list[dict[str, Any]] = []  # that the prompt shows
+        self._offered = self.schemas  # of the tools that can be called now
         self._kwargs: dict[str, Any] = {}  # template variables drawn for this episode
         self._tail = ""  # end of the text that the agent saw last: a thought may be open there
         self._next_call_id = 0
@@ -100,14 +107,14 @@ class Episode:
         """
         cfg = self.config
         self._clear()
-        task_seed = int(rng.integers(2**63))
+        task_seed = draw_task_seed(rng)
         thinks = bool(rng.random() < (cfg.thinking_ratio or 0.0))
         if cfg.thinking_ratio is not None:
             self._kwargs = {"open_thinking": thinks, "enable_thinking": thinks}
         task = cfg.tasks.task(task_seed, cfg.split)
         info = EpisodeInfo(task, task_seed, cfg.limits.tool_timeout)
         self._box = Toolbox(cfg.tasks.tools(task), cfg.tools, info)
-        self.schemas = [t.schema for t in self._box.tools.values()]
+        self.schemas = self._offered = [t.schema for t in self._box.tools.values()]
         n_system = 1 if task.messages and task.messages[0].role == "system" else 0
         self.messages = [*task.messages[:n_system], *cfg.examples, *task.messages[n_system:]]
         self._next_call_id = sum(len(m.tool_calls) for m in cfg.examples)
@@ -144,7 +151,7 @@ class Episode:
             finish="length" if reading.cut else "stop",
             prompt_tail=self._tail,
             first_id=self._next_call_id,
-            tools=self.schemas,
+            tools=self._offered,
         )
         turn = self._bounded(turn)
         self._next_call_id += len(turn.calls)
@@ -155,6 +162,8 @@ class Episode:
                 runs.append(i)
                 bound.append(run)
             calls.append(settled)
+        if bound and self._box is not None:
+            self._box.ready([run.tool.name for run in bound])
         thought_open = any(c.status is CallStatus.UNCLOSED_REASONING for c in turn.calls)
         turn = replace(turn, calls=tuple(calls))
         self._pending = _Pending(reading, turn, tuple(self.messages), runs, thought_open)
@@ -204,6 +213,8 @@ class Episode:
             text = error_text(call.status, call.error) if result is None else self._limited(result.content)
             replies.append(Message("tool", text, tool_call_id=call.id, name=call.name or "unknown"))
             statuses.append(status)
+        if results and self._box is not None and self._box.changes():
+            self._tell_changes(replies)
         self.messages.append(Message("assistant", turn.content, tool_calls=tuple(calls), reasoning=turn.reasoning))
         if not reading.cut:
             self.messages += replies
@@ -334,6 +345,14 @@ class Episode:
             terms.update(reward.terms(record))
             return float(sum(terms.values()))
         return self.score if reward is None else float(reward(record))
+
+    def _tell_changes(self, replies: list[Message]) -> None:
+        """The model reads of other tools behind the turn's last result: the prompt that shows them is in the past."""
+        assert self._box is not None
+        before, self._offered = self._offered, [t.schema for t in self._box.tools.values()]
+        news = news_of(before, self._offered)
+        if news and replies:
+            replies[-1] = replace(replies[-1], content=f"{replies[-1].content}\n\n{self._limited(news)}")
 
     def _limited(self, text: str) -> str:
         return limit_result(text, self.config.limits.max_result_tokens, self.config.chat.keep)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from toolstep.envs.episode import Episode
-from toolstep.envs.types import CallStatus, Message
+from toolstep.envs.types import CallStatus, Message, ToolCall
 
 _WIDTH = 100
 
@@ -27,6 +30,22 @@ def render_conversation(episode: Episode) -> str:
     elif not messages:
         lines.append("── not begun: call reset() ──")
     return "\n".join(lines)
+
+
+def render_messages(messages: Iterable[Mapping[str, Any]]) -> str:
+    """Messages as `Message.to_dict` makes them, as a person reads them."""
+    return "\n".join(line for item in messages for line in _lines(_message(item)))
+
+
+def _message(item: Mapping[str, Any]) -> Message:
+    calls = [(call["id"], call["function"]) for call in item.get("tool_calls", ())]
+    return Message(
+        item["role"],
+        item["content"],
+        tuple(ToolCall(i, f["name"], json.dumps(f["arguments"], ensure_ascii=False)) for i, f in calls),
+        name=item.get("name"),
+        reasoning=item.get("reasoning_content"),
+    )
 
 
 def _lines(message: Message) -> list[str]:

@@ -8,7 +8,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from toolstep.envs.tasks import TaskList
 
 NAMESPACE = "toolstep/"
 
@@ -19,9 +22,12 @@ class UnknownEnv(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What `eval` and `rollout` let their users choose; None leaves the default of the env or the agent."""
+    """What `eval` and `rollout` let their users choose; None leaves the default of the env or the agent.
 
-    env: str
+    One of env, tasks (a file) and prompt says what is played; mcp: servers whose tools are offered as well.
+    """
+
+    env: str | None
     agent: str
     num_envs: int
     seed: int
@@ -32,11 +38,15 @@ class Settings:
     top_p: float
     level: int | None
     shots: int
-    split: str
+    split: str | None
     device: str | None
     autoreset_mode: str
     chat_template: str | None = None
     stop_token: Sequence[str] | None = None
+    tasks: str | None = None
+    prompt: str | None = None
+    answer: str | None = None
+    mcp: Sequence[str] | None = None
 
 
 def env_ids() -> list[str]:
@@ -72,14 +82,14 @@ def find_env(name: str) -> str:
     raise UnknownEnv(f"unknown env {name!r}{_nearest(name, known)} Known envs: {', '.join(known)}")
 
 
-def make_agent_and_envs(settings: Settings) -> tuple[Any, Any]:
-    """(agent, vector env); the agent is made first, because it says what its env must look like."""
-    import gymnasium as gym
+def make_agent_and_envs(settings: Settings, tasks: TaskList | None = None) -> tuple[Any, Any]:
+    """(agent, vector env); the agent is made first, because it says what its env must look like.
 
+    tasks: what is played in place of a registered env; see `toolstep.rollout.given`.
+    """
     from toolstep.agents.base import SamplingParams
     from toolstep.agents.registry import make_agent
 
-    env_id = find_env(settings.env)
     chat_template = None if settings.chat_template is None else _read(settings.chat_template)
     sampling = SamplingParams(
         temperature=settings.temperature,
@@ -96,20 +106,28 @@ def make_agent_and_envs(settings: Settings) -> tuple[Any, Any]:
         stop_tokens=settings.stop_token or None,
     )
     options = env_options(level=settings.level, shots=settings.shots or None, max_turns=settings.max_turns)
+    common = {"autoreset_mode": settings.autoreset_mode, "split": settings.split, **options, **agent.env_kwargs}
+    if settings.mcp:
+        from toolstep.rollout.given import given_tools
+
+        common["tools"] = given_tools(settings)
+    return agent, _make_envs(settings, tasks, common)
+
+
+def _make_envs(settings: Settings, tasks: TaskList | None, options: dict[str, Any]) -> Any:
+    if tasks is not None:
+        from toolstep.envs import ToolUseVectorEnv
+
+        return ToolUseVectorEnv(settings.num_envs, tasks, **options)
+    import gymnasium as gym
+
+    env_id = find_env(settings.env or "")
     try:
-        envs = gym.make_vec(
-            env_id,
-            num_envs=settings.num_envs,
-            autoreset_mode=settings.autoreset_mode,
-            split=settings.split,
-            **options,
-            **agent.env_kwargs,
-        )
+        return gym.make_vec(env_id, num_envs=settings.num_envs, **options)
     except TypeError as error:
         if env_id.startswith(NAMESPACE):
             raise
         raise UnknownEnv(f"env {env_id!r} does not take the keywords of a toolstep env: {error}") from error
-    return agent, envs
 
 
 def _read(path: str) -> str:

@@ -19,6 +19,7 @@ from toolstep.rollout.export.formats import Format
 from toolstep.rollout.learn.command import train
 from toolstep.rollout.options import (
     AgentName,
+    Answer,
     AsJson,
     AutoresetMode,
     ChatTemplateFile,
@@ -27,14 +28,19 @@ from toolstep.rollout.options import (
     Level,
     MaxNewTokens,
     MaxTurns,
+    Mcp,
     Mode,
     NumEnvs,
+    OptionalEnv,
+    OptionalSplit,
     Overwrite,
+    Prompt,
     Seed,
     Shots,
     Split,
     SplitName,
     StopTokens,
+    Tasks,
     Temperature,
     TopK,
     TopP,
@@ -116,10 +122,12 @@ def play(
 @app.command(name="eval")
 def evaluate_(
     context: typer.Context,
-    env: Env,
     agent: AgentName,
+    env: OptionalEnv = None,
     num_envs: NumEnvs = 16,
-    episodes: Annotated[int, typer.Option(min=1, help="Tasks to play, once each.")] = 100,
+    episodes: Annotated[
+        int | None, typer.Option(min=1, help="Tasks to play, once each; default: 100, or all of --tasks.")
+    ] = None,
     seed: Seed = 0,
     max_turns: MaxTurns = None,
     max_new_tokens: MaxNewTokens = 256,
@@ -128,7 +136,7 @@ def evaluate_(
     top_p: TopP = 1.0,
     level: Level = None,
     shots: Shots = 0,
-    split: SplitName = Split.TEST,
+    split: OptionalSplit = None,
     device: Device = None,
     chat_template: ChatTemplateFile = None,
     stop_token: StopTokens = None,
@@ -137,6 +145,10 @@ def evaluate_(
     ] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
+    tasks: Tasks = None,
+    prompt: Prompt = None,
+    answer: Answer = None,
+    mcp: Mcp = None,
     autoreset_mode: AutoresetMode = Mode.NEXT_STEP,
 ) -> None:
     """Evaluate an agent: success and mean reward with 95% intervals, tool calls, stop reasons, throughput."""
@@ -151,7 +163,6 @@ def evaluate_(
 @app.command()
 def rollout(
     context: typer.Context,
-    env: Env,
     agent: AgentName,
     out: Annotated[
         Path,
@@ -160,6 +171,7 @@ def rollout(
     form: Annotated[
         Format | None, typer.Option("--format", help="What to write; default: what the suffix of --out says.")
     ] = None,
+    env: OptionalEnv = None,
     groups: Annotated[int, typer.Option(min=1, help="Tasks.")] = 8,
     group_size: Annotated[int, typer.Option(min=1, help="Samples of each task.")] = 8,
     num_envs: NumEnvs = 16,
@@ -177,6 +189,8 @@ def rollout(
     stop_token: StopTokens = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
+    tasks: Tasks = None,
+    mcp: Mcp = None,
     autoreset_mode: AutoresetMode = Mode.NEXT_STEP,
 ) -> None:
     """Collect groups of samples for training, as a token-level batch or as episodes."""
@@ -241,7 +255,7 @@ def _settings(context: typer.Context) -> Settings:
 
     from toolstep.rollout.build import Settings
 
-    given = {f.name: context.params[f.name] for f in fields(Settings)}
+    given = {f.name: context.params[f.name] for f in fields(Settings) if f.name in context.params}
     plain: dict[str, Any] = {k: v.value if isinstance(v, StrEnum) else v for k, v in given.items()}
     return Settings(**plain)
 

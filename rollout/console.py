@@ -118,6 +118,14 @@ def print_line(text: str) -> None:
     Console().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
+def print_conversation(trajectory: Trajectory) -> None:
+    """One episode as a person reads it."""
+    from toolstep.envs.render import render_messages
+
+    print_line(render_messages(trajectory.messages))
+    print_line(f"── ended: {trajectory.stop_reason} · {trajectory.turns} turns ──")
+
+
 def print_envs(items: Sequence[Mapping[str, str]]) -> None:
     """The list of envs."""
     table = Table("env", "what it is")

@@ -24,8 +24,9 @@ def one_line_errors() -> Iterator[None]:
         from gymnasium.error import Error as GymnasiumError
 
         from toolstep.envs.chat.errors import ChatTemplateError
+        from toolstep.envs.tools.errors import ToolBackendError
 
-        if not isinstance(error, (ChatTemplateError, GymnasiumError)):
+        if not isinstance(error, (ChatTemplateError, GymnasiumError, ToolBackendError)):
             raise
         fail(error, USAGE)
 

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from toolstep.agents.base import TokenAgent
+from toolstep.envs.tasks import TaskList
+from toolstep.envs.tasks.base import check_split
 from toolstep.rollout import console, storage
 from toolstep.rollout.batch import BatchError, RolloutBatch
-from toolstep.rollout.build import Settings, find_env, make_agent_and_envs
+from toolstep.rollout.build import Settings, make_agent_and_envs
 from toolstep.rollout.collect import RunMetrics, collect
 from toolstep.rollout.evaluate import Summary, summarize
 from toolstep.rollout.export.files import check_output, write_rollout
 from toolstep.rollout.export.formats import Format, choose_format
+from toolstep.rollout.given import checked
 from toolstep.rollout.report import rows, versions, write_json, write_summary
-from toolstep.rollout.specs import EpisodeSpec, group_specs
+from toolstep.rollout.specs import EpisodeSpec, group_specs, listed_specs
 from toolstep.rollout.storage import EpisodeLog, StorageError
 from toolstep.rollout.types import Trajectory
+
+EPISODES = 100  # of an evaluation, where nothing else is said
 
 
 class Job(ABC):
@@ -31,17 +36,21 @@ class Job(ABC):
 
     command: str
 
-    def __init__(self, settings: Settings, specs: Sequence[EpisodeSpec], out: Path | None, *, overwrite: bool):
-        self.specs = specs
+    def __init__(
+        self, settings: Settings, num_tasks: int | None, group_size: int, out: Path | None, *, overwrite: bool
+    ):
+        """num_tasks: None: 100 tasks of an env, all that a file lists."""
+        settings, tasks = checked(settings)
+        self.specs = _specs(settings, tasks, num_tasks, group_size)
         self.out = out
         self.overwrite = overwrite
         # More rows than episodes would only wait.
-        self.settings = replace(settings, env=find_env(settings.env), num_envs=min(settings.num_envs, len(specs)))
+        self.settings = replace(settings, num_envs=min(settings.num_envs, len(self.specs)))
         self.metrics = RunMetrics()
         self.finished: list[Trajectory] = []
         self.interrupted = False
         self.check()
-        self.agent, self.envs = make_agent_and_envs(self.settings)
+        self.agent, self.envs = make_agent_and_envs(self.settings, tasks)
 
     @abstractmethod
     def check(self) -> None:
@@ -97,14 +106,23 @@ class Job(ABC):
         return sorted(self.finished, key=lambda t: (t.group_id or 0, t.sample_index))
 
 
+def _specs(settings: Settings, tasks: TaskList | None, num_tasks: int | None, group_size: int) -> list[EpisodeSpec]:
+    if tasks is None:
+        return group_specs(num_tasks or EPISODES, group_size, settings.seed)
+    size = tasks.size(check_split(settings.split or "train"))
+    if not size:
+        raise ValueError(f"{settings.env} has no tasks in the split {settings.split!r}")
+    return listed_specs(size, min(num_tasks or size, size), group_size)
+
+
 class EvalJob(Job):
     """`toolstep eval`: one sample of each task; `out` is a folder."""
 
     command = "eval"
     summary: Summary
 
-    def __init__(self, settings: Settings, episodes: int, out: Path | None, *, overwrite: bool):
-        super().__init__(settings, group_specs(episodes, 1, settings.seed), out, overwrite=overwrite)
+    def __init__(self, settings: Settings, episodes: int | None, out: Path | None, *, overwrite: bool):
+        super().__init__(settings, episodes, 1, out, overwrite=overwrite)
 
     def check(self) -> None:
         if self.out is not None:
@@ -142,6 +160,11 @@ class EvalJob(Job):
         }
 
     def show(self) -> None:
+        if self.settings.prompt is not None:
+            for trajectory in self.finished:
+                console.print_conversation(trajectory)
+            if self.settings.answer is None:
+                return  # there is nothing to be right or wrong about
         title = f"{self.settings.agent} on {self.settings.env}"
         if self.interrupted:
             title += f" (interrupted: {self.summary.episodes} of {self.summary.requested} episodes)"
@@ -168,7 +191,7 @@ class RolloutJob(Job):
         form: Format | None = None,
     ):
         self.format = choose_format(out, form)
-        super().__init__(settings, group_specs(groups, group_size, settings.seed), out, overwrite=overwrite)
+        super().__init__(settings, groups, group_size, out, overwrite=overwrite)
         self.group_size = group_size
         if self.format.needs_ids and not isinstance(self.agent, TokenAgent):
             self.envs.close()

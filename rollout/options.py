@@ -25,6 +25,18 @@ class Mode(StrEnum):
 
 Env = Annotated[str, typer.Argument(help="Env: toolstep/Calculator-v0, Calculator-v0 or calculator.")]
 AgentName = Annotated[str, typer.Option("--agent", help="random, oracle, smollm2 or hf:PATH_OR_ID.")]
+OptionalEnv = Annotated[
+    str | None, typer.Argument(help="Env: toolstep/Calculator-v0, Calculator-v0 or calculator; or --tasks, --prompt.")
+]
+Tasks = Annotated[
+    str | None, typer.Option("--tasks", help='File of tasks, a line each: {"prompt": "2 + 3?", "answer": "5"}')
+]
+Prompt = Annotated[str | None, typer.Option("--prompt", help="One task, whose conversation is shown.")]
+Answer = Annotated[str | None, typer.Option("--answer", help="The right answer to --prompt.")]
+Mcp = Annotated[
+    list[str] | None,
+    typer.Option("--mcp", help="Command or http(s):// address of an MCP server, whose tools are offered; repeatable."),
+]
 NumEnvs = Annotated[int, typer.Option(min=1, help="Rows that play at the same time; results do not depend on it.")]
 Seed = Annotated[int, typer.Option(min=0, help="Decides the tasks and the samples.")]
 MaxTurns = Annotated[int | None, typer.Option(min=1, help="Turns after which an episode is cut off.")]
@@ -35,6 +47,7 @@ TopP = Annotated[float, typer.Option(min=0.0, max=1.0, help="1: off.")]
 Level = Annotated[int | None, typer.Option(help="Difficulty, where the env has levels.")]
 Shots = Annotated[int, typer.Option(min=0, help="Solved example episodes in front of each task.")]
 SplitName = Annotated[Split, typer.Option(help="Which tasks are drawn.")]
+OptionalSplit = Annotated[Split | None, typer.Option("--split", help="Which tasks are drawn; default: test.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: CUDA where there is one.")]
 ChatTemplateFile = Annotated[str | None, typer.Option("--chat-template", help="File with a chat template to use.")]
 StopTokens = Annotated[

@@ -57,6 +57,28 @@ def group_specs(num_tasks: int, group_size: int, seed: int) -> list[EpisodeSpec]
     ]
 
 
+def listed_specs(size: int, num_tasks: int, group_size: int = 1) -> list[EpisodeSpec]:
+    """`group_size` samples of each of the first `num_tasks` of a list of `size` tasks; group i is task i.
+
+    An env draws its task from a seed, so for each task the first seed is looked for that draws it.
+    """
+    from gymnasium.utils import seeding
+
+    from toolstep.envs.episode import draw_task_seed
+
+    if not 0 < num_tasks <= size or group_size < 1:
+        raise ValueError(f"listed_specs: cannot take {num_tasks} tasks (x {group_size}) of a list of {size}")
+    found: dict[int, int] = {}
+    wanted, seed = num_tasks, 0
+    while wanted:
+        item = draw_task_seed(seeding.np_random(seed)[0]) % size
+        if item < num_tasks and item not in found:
+            found[item] = seed
+            wanted -= 1
+        seed += 1
+    return [EpisodeSpec(found[i], sample, i) for i in range(num_tasks) for sample in range(group_size)]
+
+
 def sampling_seed(spec: EpisodeSpec, run_seed: int) -> int:
     """Seed in [0, 2**63) of an episode's samples: a hash of run, task and sample, not of row or order."""
     text = f"{run_seed}/{spec.seed}/{spec.sample_index}".encode()

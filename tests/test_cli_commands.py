@@ -103,7 +103,7 @@ def test_every_exported_name_exists():
     ("args", "message"),
     [
         (["evl"], "No such command 'evl'"),
-        (["eval", "--agent", "oracle"], "Missing argument"),
+        (["eval", "--agent", "oracle"], "give one of ENV, --tasks FILE and --prompt TEXT; found none"),
         (["eval", "calculator"], "--agent"),
         (["eval", "calculator", "--agnt", "x"], "--agent"),
         (["eval", "calculator", "--agent", "oracle", "--episodes", "many"], "--episodes"),

@@ -2,6 +2,7 @@
 
 from toolstep.envs.tasks.base import NoOracle, Split, TaskError, TaskSet
 from toolstep.envs.tasks.conversation import example_messages
+from toolstep.envs.tasks.jsonl import read_tasks
 from toolstep.envs.tasks.lists import FunctionTasks, TaskList
 from toolstep.envs.tasks.procedural import Problem, ProceduralTasks
 from toolstep.envs.tasks.registry import TaskOptionError, load_tasks, register_tasks, task_names
@@ -18,6 +19,7 @@ __all__ = [
     "TaskSet",
     "example_messages",
     "load_tasks",
+    "read_tasks",
     "register_tasks",
     "task_names",
 ]

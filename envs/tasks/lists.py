@@ -94,6 +94,10 @@ class TaskList(_Given):
     def __len__(self) -> int:
         return len(self._items["train"])
 
+    def size(self, split: Split = "train") -> int:
+        """The number of items in a split."""
+        return len(self._items[check_split(split)])
+
     def task(self, seed: int, split: Split = "train") -> Task:
         items = self._items[check_split(split)]
         if not items:

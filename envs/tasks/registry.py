@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from toolstep.envs.tasks.base import TaskError, TaskSet, nearest
+from toolstep.envs.tasks.jsonl import SUFFIX, read_tasks
 from toolstep.envs.tasks.lists import FunctionTasks, TaskList
 
 
@@ -43,9 +44,9 @@ def register_tasks(name: str, factory: str | Callable[..., TaskSet]) -> None:
 def load_tasks(spec: object, **options: Any) -> TaskSet:
     """A task set.
 
-    spec: a registered name (`"toolstep/Calculator-v0"`, or short `"calculator"`); a TaskSet; a sequence
-    of Tasks or
-        dicts (see `TaskList`); or a function from a seed to a Task (see `FunctionTasks`).
+    spec: a registered name (`"toolstep/Calculator-v0"`, or short `"calculator"`); a `*.jsonl` file (see
+        `read_tasks`); a TaskSet; a sequence of Tasks or dicts (see `TaskList`); or a function from a seed to a Task
+        (see `FunctionTasks`).
     options: what the task set's constructor takes, for instance `level=1`.
 
     Raises:
@@ -61,6 +62,8 @@ def load_tasks(spec: object, **options: Any) -> TaskSet:
             )
         return spec
     if isinstance(spec, str):
+        if spec.endswith(SUFFIX):
+            return _construct(read_tasks, (spec,), options, spec)
         return _construct(_factory(spec), (), options, spec)
     if isinstance(spec, type) and issubclass(spec, TaskSet):
         return _construct(spec, (), options, spec.__name__)

@@ -9,6 +9,10 @@ class ToolSchemaError(TypeError):
     """A function or schema from which no tool can be made; raised where the tool is defined."""
 
 
+class ToolBackendError(RuntimeError):
+    """What stands behind some tools cannot be reached: the infrastructure's failure, not a model's or a call's."""
+
+
 class ArgumentError(ValueError):
     """Arguments that do not fit a tool.  `status` says in which way, `message` is for the model to read."""
 

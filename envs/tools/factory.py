@@ -52,7 +52,17 @@ class ToolFactory(ABC):
 
         - `snapshot() -> dict`: what it leaves behind, JSON-able; it goes to `EpisodeRecord.state` for the scoring;
         - `close()`: free everything.
+
+        Where tools depend on something that takes its time, comes and goes (a server), it may also have:
+
+        - `ready()`: called before calls of its tools run, outside their deadlines; it waits for what was started.
+        - `changes() -> list[Tool] | None`: called when they have run: its tools, where they are no longer the same.
+
+        Both raise ToolBackendError where the episode cannot go on; it ends with status "env_error" then.
         """
+
+    def open(self) -> None:  # noqa: B027  nothing to find out is the rule
+        """Find out what cannot work, when an env is made with this factory.  What it raises is raised there."""
 
     def close(self) -> None:  # noqa: B027  nothing to free is the rule
         """Free what outlives episodes (a pool of processes, say); the env calls it when it is closed.
@@ -146,12 +156,14 @@ class Toolbox:
     def __init__(self, own: Iterable[Offer], extra: Iterable[Offer], episode: EpisodeInfo) -> None:
         self.tools: dict[str, Tool] = {}
         self._made: list[Any] = []
+        self._names: dict[int, list[str]] = {}  # of the tools of what a factory made, by its id
+        self._only: dict[int, Collection[str] | None] = {}  # the part of them that may be on offer
         self._owners: list[Any] = []
         try:
             for offer in own:
-                self._add(self._open(offer, episode), episode.task.tools)
+                self._add(self._open(offer, episode, episode.task.tools), episode.task.tools)
             for offer in extra:
-                self._add(self._open(offer, episode), None)
+                self._add(self._open(offer, episode, None), None)
             self._claim()
         except BaseException:
             self.close()
@@ -165,7 +177,7 @@ class Toolbox:
                 raise ToolNameError(f"two tools are named {t.name!r}; rename one with tool(fn, name=...)")
             self.tools[t.name] = t
 
-    def _open(self, offer: Offer, episode: EpisodeInfo) -> list[Tool]:
+    def _open(self, offer: Offer, episode: EpisodeInfo, only: Collection[str] | None) -> list[Tool]:
         if isinstance(offer, Tool):
             self._made.append(owner_of(offer))
             return [offer]
@@ -177,6 +189,7 @@ class Toolbox:
             found = [as_tool(item) for item in made]
         else:
             found = tools_of(made)
+        self._names[id(made)], self._only[id(made)] = [t.name for t in found], only
         self._made += [owner_of(t) for t in found]
         if not found:
             raise ToolSchemaError(
@@ -188,6 +201,31 @@ class Toolbox:
         for owner in distinct(owner_of(t) for t in self.tools.values()):
             _claims.claim(owner, [t.name for t in self.tools.values() if owner_of(t) is owner])
             self._owners.append(owner)
+
+    def ready(self, names: Collection[str]) -> None:
+        """Wait until tools of these names can be called.  Raises what their makers' `ready` does."""
+        for made in distinct(self._made):
+            if callable(getattr(made, "ready", None)) and not set(names).isdisjoint(self._names.get(id(made), ())):
+                made.ready()
+
+    def changes(self) -> bool:
+        """Whether other tools are on offer than before; `tools` has them now.  Raises what `changes` of a maker does.
+
+        A tool that comes later never takes the name of another one.
+        """
+        changed = False
+        for made in distinct(self._made):
+            found = made.changes() if callable(getattr(made, "changes", None)) else None
+            if found is None:
+                continue
+            for name in self._names.get(id(made), ()):
+                self.tools.pop(name, None)
+            only = self._only.get(id(made))
+            new = {t.name: t for t in found if t.name not in self.tools and (only is None or t.name in only)}
+            self.tools.update(new)
+            self._names[id(made)] = list(new)
+            changed = True
+        return changed
 
     def snapshot(self) -> dict[str, Any]:
         """What the episode's objects leave behind, in one dict."""
