@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import sys
 import threading
@@ -22,6 +23,8 @@ from mcp.server.mcpserver import Context, MCPServer
 
 from toolstep.envs import ToolUseEnv
 from toolstep.envs.tools import MCP, ToolBackendError
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def make_server() -> MCPServer:
@@ -308,21 +311,19 @@ def test_http_sessions_leave_no_descriptor() -> None:
 
 
 # ------------------------------------------------------------------------------------------ as a process of its own
-def test_the_example_of_the_documentation(tmp_path: Path) -> None:
-    (tmp_path / "my_server.py").write_text(
-        "from mcp.server.mcpserver import MCPServer\n\n"
-        'server = MCPServer("stock")\n\n\n'
-        "@server.tool()\n"
-        "def in_stock(item: str) -> int:\n"
-        '    """How many there are."""\n'
-        '    return {"apples": 7}.get(item, 0)\n\n\n'
-        "server.run()\n"
-    )
-    env = ToolUseEnv(
-        [{"prompt": "How many apples are in stock?", "answer": "7"}],
-        tools=MCP(f"{sys.executable} -m my_server", cwd=tmp_path),
-    )
+def test_a_command_as_one_string(tmp_path: Path) -> None:
+    (tmp_path / "my_server.py").write_text((ROOT / "examples" / "stock_server.py").read_text())
+    env = make_env(MCP(f"{sys.executable} -m my_server", cwd=tmp_path))
     env.reset(seed=0)
     assert result(env, call("in_stock", item="apples")) == "7"
-    assert env.step("There are 7.")[1] == 1.0
+    info = env.step(call("in_stock", item="plums") + call("in_stock", item="pears"))[4]
+    assert info["call_statuses"] == ["tool_error", "ok"]
     env.close()
+
+
+def test_the_examples_of_the_documentation_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    blocks = re.findall(r"```python mcp\n(.*?)```", (ROOT / "docs" / "tools.md").read_text(), re.S)
+    assert blocks
+    for code in blocks:
+        exec(code, {"__name__": "example"})

@@ -105,10 +105,11 @@ async def _listen(stderr: asyncio.StreamReader, process: ServerProcess) -> None:
 async def _stop(process: ServerProcess, stdin: asyncio.StreamWriter, grace: float) -> None:
     """The end of its input, then SIGTERM, then SIGKILL; what it leaves behind in its group is killed in any case."""
     stdin.close()
-    for ask in (lambda: None, process.terminate):
+    for asked in (False, True):
         if grace <= 0 or process.ended():
             break
-        ask()
+        if asked:
+            process.terminate()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace / 2):
                 while not process.ended():
