@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toolstep.envs.tools.builtin.clock import Clock
+    from toolstep.envs.tools.builtin.files import Files
     from toolstep.envs.tools.builtin.finish import Finish
     from toolstep.envs.tools.builtin.python import Python
     from toolstep.envs.tools.builtin.sql import SQL
     from toolstep.envs.tools.factory import Offer
 
-__all__ = ["SQL", "Clock", "Finish", "Python", "builtin", "builtin_names"]
+__all__ = ["SQL", "Clock", "Files", "Finish", "Python", "builtin", "builtin_names"]
 
 _HERE = "toolstep.envs.tools.builtin"
 # name: where what makes it is, and what it is called with
@@ -29,6 +30,7 @@ _NAMES: dict[str, tuple[str, dict[str, Any]]] = {
     "units": ("toolstep.envs.tools.units:units_tool", {}),
     "python": (f"{_HERE}.python:Python", {}),
     "sql": (f"{_HERE}.sql:SQL", {"read_only": False}),
+    "files": (f"{_HERE}.files:Files", {}),
     "clock": (f"{_HERE}.clock:Clock", {}),
     "finish": (f"{_HERE}.finish:Finish", {"name": "finish"}),
     "submit": (f"{_HERE}.finish:Finish", {"name": "submit"}),

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import tempfile
-import weakref
 from pathlib import Path
 from typing import Any
 
 from toolstep.envs.tools.builtin.clock import NOW
+from toolstep.envs.tools.builtin.folder import EpisodeFolder
 from toolstep.envs.tools.builtin.query import Limits, QueryError, describe_tables, opened, run_query, table_rows
 from toolstep.envs.tools.factory import EpisodeInfo, ToolFactory
 from toolstep.envs.tools.result import error_result
@@ -100,16 +99,15 @@ class Database:
         self._name = name
         self._source = source
         self._own: Path | None = None  # the file that belongs to this episode
-        self._finalizer: Any = None
+        self._folder: EpisodeFolder | None = None
         if source is None or not limits.read_only:
-            folder = Path(tempfile.mkdtemp(prefix="toolstep-sql-"))
-            self._finalizer = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-            self._own = folder / "episode.db"
+            self._folder = EpisodeFolder("sql")
+            self._own = self._folder.path / "episode.db"
             if script is not None:
-                (folder / "script.sql").write_text(script, encoding="utf-8")
+                self._own.with_name("script.sql").write_text(script, encoding="utf-8")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_finalizer": None}
+        return {**self.__dict__, "_folder": None}
 
     def sql(self, query: str) -> Any:
         """Run an SQL query.
@@ -142,8 +140,8 @@ class Database:
             return {self._name: None}
 
     def close(self) -> None:
-        if self._finalizer is not None:
-            self._finalizer()
+        if self._folder is not None:
+            self._folder.close()
 
     def _ready(self) -> Path:
         """The file to open; the episode's own is made before its first use."""
