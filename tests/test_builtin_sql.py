@@ -345,17 +345,16 @@ def test_the_state_is_there_for_the_reward() -> None:
     env.close()
 
 
-def test_a_thousand_resets_leave_no_file() -> None:
-    folder = Path(tempfile.gettempdir())
-    before = set(folder.glob("toolstep-sql-*"))
+def test_a_thousand_resets_leave_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     env = ToolUseVectorEnv(4, TASKS, tools=[SQL(script=SCRIPT)], autoreset_mode="Disabled")
     for i in range(250):
         env.reset(seed=i)
         if i % 50 == 0:
             env.step([call("SELECT 1")] * 4)
-    assert len(set(folder.glob("toolstep-sql-*")) - before) == 4
+    assert len(list(tmp_path.iterdir())) == 4
     env.close()
-    assert set(folder.glob("toolstep-sql-*")) == before
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
