@@ -15,15 +15,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toolstep.envs.tools.builtin.clock import Clock
+    from toolstep.envs.tools.builtin.corpus import Document
     from toolstep.envs.tools.builtin.files import Files
     from toolstep.envs.tools.builtin.finish import Finish
     from toolstep.envs.tools.builtin.python import Python
+    from toolstep.envs.tools.builtin.search import Search
     from toolstep.envs.tools.builtin.sql import SQL
     from toolstep.envs.tools.factory import Offer
 
-__all__ = ["SQL", "Clock", "Files", "Finish", "Python", "builtin", "builtin_names"]
+__all__ = ["SQL", "Clock", "Document", "Files", "Finish", "Python", "Search", "builtin", "builtin_names"]
 
 _HERE = "toolstep.envs.tools.builtin"
+_CLASSES = {
+    "Clock": "clock",
+    "Document": "corpus",
+    "Files": "files",
+    "Finish": "finish",
+    "Python": "python",
+    "SQL": "sql",
+    "Search": "search",
+}
 # name: where what makes it is, and what it is called with
 _NAMES: dict[str, tuple[str, dict[str, Any]]] = {
     "calculator": ("toolstep.envs.tools.calculator:calculator_tool", {}),
@@ -59,8 +70,6 @@ def builtin(name: str) -> Offer:
 
 
 def __getattr__(name: str) -> Any:
-    for where, _ in _NAMES.values():
-        module, _, attribute = where.partition(":")
-        if attribute == name and name in __all__:
-            return getattr(importlib.import_module(module), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _CLASSES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{_HERE}.{_CLASSES[name]}"), name)
