@@ -24,7 +24,8 @@ class UnknownEnv(ValueError):
 class Settings:
     """What `eval` and `rollout` let their users choose; None leaves the default of the env or the agent.
 
-    One of env, tasks (a file) and prompt says what is played; mcp: servers whose tools are offered as well.
+    One of env, tasks (a file) and prompt says what is played.  mcp: servers whose tools are offered as well; openapi: a
+    document whose operations are, of the server base_url, with the credential in the variable auth_env.
     """
 
     env: str | None
@@ -47,6 +48,9 @@ class Settings:
     prompt: str | None = None
     answer: str | None = None
     mcp: Sequence[str] | None = None
+    openapi: str | None = None
+    base_url: str | None = None
+    auth_env: str | None = None
 
 
 def env_ids() -> list[str]:
@@ -107,7 +111,7 @@ def make_agent_and_envs(settings: Settings, tasks: TaskList | None = None) -> tu
     )
     options = env_options(level=settings.level, shots=settings.shots or None, max_turns=settings.max_turns)
     common = {"autoreset_mode": settings.autoreset_mode, "split": settings.split, **options, **agent.env_kwargs}
-    if settings.mcp:
+    if settings.mcp or settings.openapi is not None:
         from toolstep.rollout.given import given_tools
 
         common["tools"] = given_tools(settings)

@@ -21,7 +21,9 @@ from toolstep.rollout.options import (
     AgentName,
     Answer,
     AsJson,
+    AuthEnv,
     AutoresetMode,
+    BaseUrl,
     ChatTemplateFile,
     Device,
     Env,
@@ -31,6 +33,7 @@ from toolstep.rollout.options import (
     Mcp,
     Mode,
     NumEnvs,
+    OpenApi,
     OptionalEnv,
     OptionalSplit,
     Overwrite,
@@ -149,6 +152,9 @@ def evaluate_(
     prompt: Prompt = None,
     answer: Answer = None,
     mcp: Mcp = None,
+    openapi: OpenApi = None,
+    base_url: BaseUrl = None,
+    auth_env: AuthEnv = None,
     autoreset_mode: AutoresetMode = Mode.NEXT_STEP,
 ) -> None:
     """Evaluate an agent: success and mean reward with 95% intervals, tool calls, stop reasons, throughput."""
@@ -191,6 +197,9 @@ def rollout(
     as_json: AsJson = False,
     tasks: Tasks = None,
     mcp: Mcp = None,
+    openapi: OpenApi = None,
+    base_url: BaseUrl = None,
+    auth_env: AuthEnv = None,
     autoreset_mode: AutoresetMode = Mode.NEXT_STEP,
 ) -> None:
     """Collect groups of samples for training, as a token-level batch or as episodes."""

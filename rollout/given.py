@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from toolstep.envs.tasks import TaskList, read_tasks
-from toolstep.envs.tools import MCP, ToolFactory
+from toolstep.envs.tools import MCP, OpenAPI, ToolFactory
 from toolstep.rollout.build import Settings, UnknownEnv, find_env
 
 
@@ -21,8 +21,9 @@ def checked(settings: Settings) -> tuple[Settings, TaskList | None]:
     if len(named) != 1:
         found = " and ".join(named) or "none"
         raise ValueError(f"give one of ENV, --tasks FILE and --prompt TEXT; found {found}")
-    if settings.answer is not None and settings.prompt is None:
-        raise ValueError("--answer belongs to --prompt")
+    for option, owner in (("answer", "prompt"), ("base_url", "openapi"), ("auth_env", "openapi")):
+        if getattr(settings, option) is not None and getattr(settings, owner) is None:
+            raise ValueError(f"--{option.replace('_', '-')} belongs to --{owner}")
     if settings.env is not None:
         if settings.env.endswith(".jsonl"):
             raise UnknownEnv(f"{settings.env!r} is a file: give it with --tasks {settings.env}")
@@ -39,4 +40,7 @@ def checked(settings: Settings) -> tuple[Settings, TaskList | None]:
 
 def given_tools(settings: Settings) -> list[ToolFactory]:
     """What the options name, in their order."""
-    return [MCP(server) for server in settings.mcp or ()]
+    tools: list[ToolFactory] = [MCP(server) for server in settings.mcp or ()]
+    if settings.openapi is not None:
+        tools.append(OpenAPI(settings.openapi, settings.base_url, auth=settings.auth_env))
+    return tools

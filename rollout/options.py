@@ -37,6 +37,15 @@ Mcp = Annotated[
     list[str] | None,
     typer.Option("--mcp", help="Command or http(s):// address of an MCP server, whose tools are offered; repeatable."),
 ]
+OpenApi = Annotated[
+    str | None, typer.Option("--openapi", help="OpenAPI document (file or address), whose operations are offered.")
+]
+BaseUrl = Annotated[
+    str | None, typer.Option("--base-url", help="Server of --openapi; default: the first one that the document names.")
+]
+AuthEnv = Annotated[
+    str | None, typer.Option("--auth-env", help="Environment variable with the credential for --openapi.")
+]
 NumEnvs = Annotated[int, typer.Option(min=1, help="Rows that play at the same time; results do not depend on it.")]
 Seed = Annotated[int, typer.Option(min=0, help="Decides the tasks and the samples.")]
 MaxTurns = Annotated[int | None, typer.Option(min=1, help="Turns after which an episode is cut off.")]

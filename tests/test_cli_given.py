@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from mcp_fixtures import command, running
+from openapi_server import DOCUMENT, serving
 from test_cli_commands import invoke, ok
 
 from toolstep.envs.tasks import TaskError, load_tasks, read_tasks
@@ -117,6 +118,21 @@ def test_the_tools_of_a_server_are_offered_without_code(tasks: Path, tmp_path: P
     assert running(log) == []
 
 
+def test_the_operations_of_a_document_are_offered_without_code(
+    tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("jsonschema")
+    path = tmp_path / "document.json"
+    path.write_text(json.dumps(DOCUMENT))
+    monkeypatch.setenv("PETS_KEY", "s3cret-key")
+    with serving() as server:
+        given = ["--openapi", str(path), "--base-url", server.url, "--auth-env", "PETS_KEY"]
+        document = json.loads(ok("eval", "--tasks", str(tasks), *given, "--agent", "oracle", "--json"))
+    assert document["summary"]["success_rate"] == 1.0
+    assert document["config"]["openapi"] == str(path)
+    assert "s3cret" not in json.dumps(document)
+
+
 def test_a_prompt_shows_its_conversation(tmp_path: Path) -> None:
     shown = ok("eval", "--prompt", "Say 5.", "--answer", "5", "--agent", "oracle")
     assert shown.index("Say 5.") < shown.index("── assistant") < shown.index("success")
@@ -132,6 +148,8 @@ def test_a_prompt_shows_its_conversation(tmp_path: Path) -> None:
         (["calculator", "--prompt", "x"], "found env and prompt"),
         (["tasks.jsonl"], "is a file: give it with --tasks tasks.jsonl"),
         (["calculator", "--answer", "x"], "--answer belongs to --prompt"),
+        (["calculator", "--base-url", "http://x"], "--base-url belongs to --openapi"),
+        (["calculator", "--openapi", "absent.yaml"], "cannot read the OpenAPI document 'absent.yaml'"),
         (["--tasks", "absent.jsonl"], "cannot read the tasks of 'absent.jsonl'"),
         (["--prompt", "x", "--mcp", ""], "the command of the server is empty"),
         (["--prompt", "x", "--level", "2"], "level"),

@@ -34,7 +34,7 @@ def run(name: str, tmp_path: Path) -> str:
 def statements(name: str) -> int:
     """Lines of an example that are neither empty, nor imports, nor its docstring, nor what it prints."""
     lines = (ROOT / "examples" / name).read_text().splitlines()[1:]
-    return sum(bool(line.strip()) and not line.startswith(("import", "from", "print(")) for line in lines)
+    return sum(bool(line.strip()) and not line.strip().startswith(("import", "from", "print(")) for line in lines)
 
 
 def test_an_mcp_server_is_an_environment(tmp_path: Path) -> None:
@@ -43,4 +43,13 @@ def test_an_mcp_server_is_an_environment(tmp_path: Path) -> None:
     out = run("mcp_server.py", tmp_path)
     assert '"name": "in_stock"' in out
     assert "<tool_response>\n7\n</tool_response>" in out
+    assert out.rstrip().endswith("1.0")
+
+
+def test_an_openapi_document_is_an_environment(tmp_path: Path) -> None:
+    pytest.importorskip("jsonschema")
+    assert statements("openapi.py") <= 10
+    out = run("openapi.py", tmp_path)
+    assert '"name": "find_pet"' in out
+    assert '{"age": 7, "kind": "dog"}' in out
     assert out.rstrip().endswith("1.0")

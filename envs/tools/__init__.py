@@ -9,6 +9,7 @@ from toolstep.envs.tools.errors import ArgumentError, ToolBackendError, ToolSche
 from toolstep.envs.tools.executor import Executor
 from toolstep.envs.tools.factory import EpisodeInfo, Offer, Toolbox, ToolFactory, ToolNameError, as_offer, per_episode
 from toolstep.envs.tools.mcp import MCP
+from toolstep.envs.tools.openapi import OpenAPI, OpenAPIError
 from toolstep.envs.tools.owner import SharedStateError
 from toolstep.envs.tools.result import error_result, error_text, limit_result, to_result, to_text
 from toolstep.envs.tools.tool import RunIn, Tool, as_tool, tool
@@ -22,6 +23,8 @@ __all__ = [
     "Executor",
     "NotJSONError",
     "Offer",
+    "OpenAPI",
+    "OpenAPIError",
     "RunIn",
     "SharedStateError",
     "Tool",

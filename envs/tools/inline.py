@@ -14,14 +14,15 @@ _SINGLES = ("items", "additionalProperties", "not", "contains", "propertyNames")
 _DEFINITIONS = ("$defs", "definitions")
 
 
-def inline(schema: Mapping[str, Any]) -> dict[str, Any]:
+def inline(schema: Mapping[str, Any], root: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """A copy of `schema` with each local `$ref` written out and every `title` (a keyword, not a property) removed.
 
     A definition that contains itself is written out MAX_REPEATS times; below that stands only its type (or {} where it
     has none) and its description, and so does every reference beyond the first MAX_REFERENCES.  A reference that leads
-    nowhere, or out of the document, becomes {}: anything goes.
+    nowhere, or out of the document, becomes {}: anything goes.  root: the document that references lead into, where it
+    is not the schema itself.
     """
-    result = _Inliner(schema).walk(schema, ())
+    result = _Inliner(schema if root is None else root).walk(schema, ())
     return result if isinstance(result, dict) else {}
 
 

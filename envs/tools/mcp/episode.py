@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import logging
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any
 
+from toolstep.envs.tools.bound import BoundTools
 from toolstep.envs.tools.errors import ToolBackendError
 from toolstep.envs.tools.mcp.listing import ListedTools
 from toolstep.envs.tools.mcp.servers import Servers, Slot
@@ -23,7 +24,7 @@ NEW_SERVER = "[the server of this tool had stopped and was started again; what i
 log = logging.getLogger("toolstep.mcp")
 
 
-class EpisodeTools(Sequence[Tool]):
+class EpisodeTools(BoundTools):
     """What `MCP.make` gives: a list of tools that all belong to this object, and with it to one episode.
 
     `ready`, `changes` and `close` are those that `ToolFactory.make` speaks of.
@@ -111,16 +112,3 @@ class EpisodeTools(Sequence[Tool]):
             replace(tool, function=functools.partial(self.call, tool.name), timeout=timeout)
             for tool in self._listed.tools
         ]
-
-    @overload
-    def __getitem__(self, index: int) -> Tool: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Tool]: ...
-    def __getitem__(self, index: int | slice) -> Tool | Sequence[Tool]:
-        return self._tools[index]
-
-    def __len__(self) -> int:
-        return len(self._tools)
-
-    def __iter__(self) -> Iterator[Tool]:
-        return iter(self._tools)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolstep.envs.tools.errors import ToolBackendError, ToolSchemaError
+from toolstep.envs.tools.names import valid_name
+from toolstep.envs.tools.schema_check import check_schema
 from toolstep.envs.tools.tool import Tool
 
 if TYPE_CHECKING:
     from mcp.types import Tool as ListedTool
 
 MAX_TOOLS = 1_000
-MAX_SCHEMA = 256 << 10  # characters of one tool's schema as JSON
-_BAD = re.compile(r"[^\w.\-/]")
 
 
 class ListedTools:
@@ -28,6 +26,8 @@ class ListedTools:
     def __init__(self, listed: Sequence[ListedTool], *, wanted: Collection[str] | None, prefix: str, who: str) -> None:
         self.tools: list[Tool] = []
         self.names: dict[str, str] = {}
+        if len(listed) > MAX_TOOLS:
+            raise ToolBackendError(f"{who} lists {len(listed)} tools; at most {MAX_TOOLS} are taken")
         known = [tool.name for tool in listed]
         for name in wanted or ():
             if name not in known:
@@ -37,7 +37,7 @@ class ListedTools:
                 self._add(tool, prefix, who)
 
     def _add(self, tool: ListedTool, prefix: str, who: str) -> None:
-        name = valid_name(prefix + tool.name, self.names)
+        name = valid_name(prefix + tool.name, self.names, also="./")
         try:
             check_schema(tool.input_schema)
             made = Tool.from_schema(
@@ -58,27 +58,3 @@ class ListedTools:
 
 async def _unbound(**_: Any) -> None:
     raise RuntimeError("the tool is not connected to a server")
-
-
-def valid_name(name: str, taken: Collection[str]) -> str:
-    """`name` with characters that no tool's name may have replaced, and a number where it is taken."""
-    clean = _BAD.sub("_", name)[:120] or "tool"
-    number, candidate = 1, clean
-    while candidate in taken:
-        number += 1
-        candidate = f"{clean}_{number}"
-    return candidate
-
-
-def check_schema(schema: Any) -> None:
-    """ValueError for what is no JSON schema (draft 2020-12, or the one that it names), or too large to be shown."""
-    from jsonschema import SchemaError
-    from jsonschema.validators import validator_for
-
-    size = len(json.dumps(schema))
-    if size > MAX_SCHEMA:
-        raise ValueError(f"it has {size} characters, at most {MAX_SCHEMA} are taken")
-    try:
-        validator_for(schema).check_schema(schema)
-    except SchemaError as error:
-        raise ValueError(f"at {error.json_path}: {error.message[:300]}") from None
