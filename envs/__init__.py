@@ -42,6 +42,7 @@ _IDS = {
     "toolstep/UnitConvert-v0": "unit_convert",
     "toolstep/Lookup-v0": "lookup",
     "toolstep/Assistant-v0": "assistant",
+    "toolstep/SQL-v0": "sql",
 }
 
 for _id, _tasks in _IDS.items():

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from toolstep.envs.tasks import Split, TaskError, TaskSet, example_messages, load_tasks, task_names
 from toolstep.envs.tasks.procedural import ProceduralTasks, slice_of
-from toolstep.envs.tools import Executor, resolve
+from toolstep.envs.tools import EpisodeInfo, Executor, Toolbox, resolve
 from toolstep.envs.types import CallStatus, EpisodeRecord, Message, StopReason, Task
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,13 +38,18 @@ def start(task: Task) -> EpisodeRecord:
 
 def solve(tasks: TaskSet, task: Task, executor: Executor) -> EpisodeRecord:
     """Let the oracle play, with every call validated and run like a model's."""
-    tools = {t.name: t for t in tasks.tools(task)}
-    if task.tools is not None:
-        tools = {name: tools[name] for name in task.tools}
+    box = Toolbox(tasks.tools(task), (), EpisodeInfo(task))
+    try:
+        return _solve(tasks, task, executor, box)
+    finally:
+        box.close()
+
+
+def _solve(tasks: TaskSet, task: Task, executor: Executor, box: Toolbox) -> EpisodeRecord:
     record = start(task)
     for _ in range(8):
         turn = tasks.oracle(record)
-        pairs = [resolve(c, tools) for c in turn.calls]
+        pairs = [resolve(c, box.tools) for c in turn.calls]
         bound = [b for _, b in pairs if b is not None]
         assert len(bound) == len(pairs), pairs
         answers = executor.run(bound, timeout=5.0)
@@ -54,7 +59,7 @@ def solve(tasks: TaskSet, task: Task, executor: Executor) -> EpisodeRecord:
             new.append(Message("tool", answer.content, tool_call_id=made.id, name=made.name))
         record = replace(record, messages=(*record.messages, *new), turns=record.turns + 1)
         if not turn.calls:
-            return replace(record, stop_reason=StopReason.ANSWERED)
+            return replace(record, stop_reason=StopReason.ANSWERED, state=box.snapshot())
     raise AssertionError(f"{task.id}: no answer after 8 turns")
 
 
@@ -265,10 +270,10 @@ def test_tools_on_offer_include_those_the_task_names(name: str) -> None:
     tasks = load_tasks(name)
     for seed in range(12):
         task = tasks.task(seed)
-        offered = [t.name for t in tasks.tools(task)]
-        assert len(set(offered)) == len(offered)
-        assert set(task.tools or ()) <= set(offered)
-        assert all(t.description and t.run_in == "inline" for t in tasks.tools(task))
+        box = Toolbox(tasks.tools(task), (), EpisodeInfo(task))
+        assert set(task.tools or box.tools) == set(box.tools)
+        assert all(t.description for t in box.tools.values())
+        box.close()
 
 
 @pytest.mark.parametrize("name", NAMES)

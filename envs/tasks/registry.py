@@ -22,6 +22,7 @@ _REGISTRY: dict[str, str | Callable[..., TaskSet]] = {
     "toolstep/UnitConvert-v0": "toolstep.envs.tasks.unit_convert:UnitConvertTasks",
     "toolstep/Lookup-v0": "toolstep.envs.tasks.lookup:LookupTasks",
     "toolstep/Assistant-v0": "toolstep.envs.tasks.assistant:AssistantTasks",
+    "toolstep/SQL-v0": "toolstep.envs.tasks.sql:SQLTasks",
 }
 
 

@@ -157,6 +157,9 @@ class Database:
                 script = self._own.with_name("script.sql")
                 connection = sqlite3.connect(made)
                 try:
+                    # It lasts for an episode: there is nothing to save from a loss of power.
+                    connection.execute("PRAGMA synchronous = OFF")
+                    connection.execute("PRAGMA journal_mode = OFF")
                     if script.exists():
                         connection.executescript(script.read_text(encoding="utf-8"))
                     connection.commit()

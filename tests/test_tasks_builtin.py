@@ -1,0 +1,106 @@
+"""The task sets over built-in tools: in an env, and against what is known from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+from toolstep.envs.tasks import load_tasks
+from toolstep.envs.tasks.draw import Draw
+from toolstep.envs.tasks.shop import QUESTIONS, answer, make_shop
+
+IDS = ["toolstep/SQL-v0"]
+
+
+@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_the_oracle_plays_a_vector_env_to_full_score(name: str, level: int) -> None:
+    envs = gym.make_vec(name, num_envs=4, level=level, autoreset_mode="Disabled")
+    envs.reset(seed=11)
+    for _ in range(12):
+        actions = [a if a is not None else "" for a in envs.unwrapped.oracle_actions()]
+        _, rewards, terminated, truncated, infos = envs.step(tuple(actions))
+        assert all(status == "ok" for row in infos["call_statuses"] for status in row)
+        if terminated.all():
+            break
+        assert not (terminated | truncated).any()
+    assert rewards.tolist() == [1.0] * 4
+    envs.close()
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_members_of_a_group_see_the_same_task(name: str) -> None:
+    env = gym.make(name)
+    first = env.reset(seed=5)[0]
+    assert env.reset(seed=5)[0] == first
+    assert env.reset(seed=6)[0] != first
+    env.close()
+
+
+# ------------------------------------------------------------------------------------------------------------------ sql
+def test_every_question_of_the_shop_is_asked_and_its_answer_is_that_of_a_plain_database() -> None:
+    asked: dict[str, int] = {}
+    for level, questions in QUESTIONS.items():
+        for question in questions:
+            for seed in range(40):
+                draw = Draw(seed, question.__name__)
+                shop = make_shop(draw)
+                made = question(draw, shop)
+                rows = answer(shop.script(), made)
+                if rows is None:
+                    continue
+                asked[question.__name__] = asked.get(question.__name__, 0) + 1
+                connection = sqlite3.connect(":memory:")
+                connection.executescript(shop.script())
+                found = connection.execute(made.query).fetchall()[: made.top]
+                connection.close()
+                assert [row[: made.columns] for row in found] == [tuple(row) for row in rows]
+                assert 1 <= level <= 3
+    assert set(asked) == {q.__name__ for questions in QUESTIONS.values() for q in questions}
+    assert min(asked.values()) >= 5, asked
+
+
+def test_answers_agree_with_a_count_by_hand() -> None:
+    """The sums of the queries, computed again in Python."""
+    for seed in range(30):
+        shop = make_shop(Draw(seed, "by hand"))
+        price = {i: p for i, _, _, p in shop.products}
+        buyer = {i: c for i, c, _ in shop.purchases}
+        spent: dict[int, int] = {}
+        for purchase, product, quantity in shop.items:
+            spent[buyer[purchase]] = spent.get(buyer[purchase], 0) + quantity * price[product]
+        connection = sqlite3.connect(":memory:")
+        connection.executescript(shop.script())
+        found = dict(
+            connection.execute(
+                "SELECT customer_id, SUM(quantity * price) FROM item JOIN purchase ON purchase.id = purchase_id "
+                "JOIN product ON product.id = product_id GROUP BY 1"
+            )
+        )
+        connection.close()
+        assert found == spent
+        assert len({name for _, name, _, _ in shop.customers}) == 14
+        assert len({name for _, name, _, _ in shop.products}) == 10
+
+
+def test_the_database_of_a_task_is_the_one_that_the_tool_shows() -> None:
+    env: Any = gym.make("toolstep/SQL-v0", level=3)
+    env.reset(seed=3)
+    call = {"name": "sql", "arguments": {"query": "SELECT COUNT(*), (SELECT COUNT(*) FROM customer) FROM purchase"}}
+    env.step(f"<tool_call>{json.dumps(call)}</tool_call>")
+    assert json.loads(env.unwrapped.messages[-1].content)["rows"] == [[36, 14]]
+    wrong = {"name": "sql", "arguments": {"query": "DELETE FROM customer"}}
+    _, _, _, _, info = env.step(f"<tool_call>{json.dumps(wrong)}</tool_call>")
+    assert info["call_statuses"] == ["tool_error"]
+    env.close()
+
+
+def test_sql_levels_need_what_they_say() -> None:
+    queries = {level: [load_tasks("sql", level=level).task(s).data["query"] for s in range(60)] for level in (1, 2, 3)}
+    assert not any("JOIN" in q for q in queries[1])
+    assert all("JOIN" in q for q in queries[2])
+    assert all("JOIN" in q and any(w in q for w in ("GROUP", "INTERSECT", "NOT IN")) for q in queries[3])
