@@ -43,6 +43,7 @@ _IDS = {
     "toolstep/Lookup-v0": "lookup",
     "toolstep/Assistant-v0": "assistant",
     "toolstep/SQL-v0": "sql",
+    "toolstep/Search-v0": "search",
 }
 
 for _id, _tasks in _IDS.items():

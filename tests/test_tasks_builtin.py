@@ -10,10 +10,13 @@ import gymnasium as gym
 import pytest
 
 from toolstep.envs.tasks import load_tasks
+from toolstep.envs.tasks.answers import tells
+from toolstep.envs.tasks.archive import CARGOES, find_fact
 from toolstep.envs.tasks.draw import Draw
 from toolstep.envs.tasks.shop import QUESTIONS, answer, make_shop
+from toolstep.envs.tools import EpisodeInfo, Toolbox
 
-IDS = ["toolstep/SQL-v0"]
+IDS = ["toolstep/SQL-v0", "toolstep/Search-v0"]
 
 
 @pytest.mark.parametrize("name", IDS)
@@ -104,3 +107,45 @@ def test_sql_levels_need_what_they_say() -> None:
     assert not any("JOIN" in q for q in queries[1])
     assert all("JOIN" in q for q in queries[2])
     assert all("JOIN" in q and any(w in q for w in ("GROUP", "INTERSECT", "NOT IN")) for q in queries[3])
+
+
+# --------------------------------------------------------------------------------------------------------------- search
+def test_each_step_of_a_question_is_found_by_its_name() -> None:
+    for level in (1, 2, 3):
+        tasks = load_tasks("search", level=level)
+        for seed in range(25):
+            task = tasks.task(seed, "test")
+            box = Toolbox(tasks.tools(task), (), EpisodeInfo(task))
+            texts = {d.id: d.text for d in task.data["documents"]}
+            for steps in task.data["steps"]:
+                for name, attribute, paper in steps:
+                    hits = [hit["id"] for hit in box.tools["search"].call(query=name)]
+                    assert paper in hits, (name, attribute)
+                    stated = [i for i, text in texts.items() if find_fact(text, name, attribute) is not None]
+                    assert stated == [paper]
+            box.close()
+
+
+def test_search_levels_take_so_many_steps_and_the_answer_is_in_no_title() -> None:
+    for level in (1, 2, 3):
+        tasks = load_tasks("search", level=level)
+        for seed in range(60):
+            task = tasks.task(seed)
+            steps = [len(path) for path in task.data["steps"]]
+            assert steps == [level] or (level == 3 and steps == [2, 2])
+            assert not any(task.answer == d.title for d in task.data["documents"])
+
+
+@pytest.mark.parametrize(
+    ("answer", "said", "right"),
+    [
+        ("1837", "It was launched in 1837.", 1.0),
+        ("1837", "1837 or 1838", 0.0),
+        ("1837", "", 0.0),
+        ("wool", "She carries Wool.", 1.0),
+        ("wool", "wool or timber", 0.0),
+        ("wool", "woollen", 0.0),
+    ],
+)
+def test_answers_of_the_archive_are_judged(answer: str, said: str, right: float) -> None:
+    assert float(tells(said, answer, CARGOES)) == right

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -156,6 +156,17 @@ def mentions(text: str, phrase: str) -> int:
     left = r"(?<!\w)" if wanted[0].isalnum() and wanted[0] < "\u2e80" else ""
     right = r"(?!\w)" if wanted[-1].isalnum() and wanted[-1] < "\u2e80" else ""
     return len(re.findall(left + re.escape(wanted) + right, words))
+
+
+def tells(text: str, expected: str, rivals: Sequence[str]) -> bool:
+    """True where `text` gives `expected`, a whole number or one of a closed list of words.
+
+    A number must be the last one.  A word must stand in the text, and none of its `rivals`.
+    """
+    if expected.isdigit():
+        number = last_number(text)
+        return number is not None and is_exactly(number, Fraction(expected))
+    return mentions(text, expected) > 0 and not any(mentions(text, w) for w in rivals if w != expected)
 
 
 def states(text: str, expected: object) -> bool:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import ClassVar
 
-from toolstep.envs.tasks.answers import is_exactly, last_number, mentions
+from toolstep.envs.tasks.answers import tells
 from toolstep.envs.tasks.base import nearest
 from toolstep.envs.tasks.conversation import call, result_of
 from toolstep.envs.tasks.draw import Draw
@@ -43,12 +42,7 @@ class LookupTasks(ProceduralTasks):
         return [library.search, library.read]
 
     def score(self, record: EpisodeRecord) -> float:
-        expected, said = str(record.task.answer), record.answer
-        if expected.isdigit():
-            number = last_number(said)
-            return float(number is not None and is_exactly(number, Fraction(expected)))
-        others = [w for w in WORDS[record.task.data["asked"]] if w != expected]
-        return float(mentions(said, expected) > 0 and not any(mentions(said, w) for w in others))
+        return float(tells(record.answer, str(record.task.answer), WORDS.get(record.task.data["asked"], ())))
 
     def oracle(self, record: EpisodeRecord) -> Turn:
         missing, values = [], []

@@ -23,6 +23,7 @@ _REGISTRY: dict[str, str | Callable[..., TaskSet]] = {
     "toolstep/Lookup-v0": "toolstep.envs.tasks.lookup:LookupTasks",
     "toolstep/Assistant-v0": "toolstep.envs.tasks.assistant:AssistantTasks",
     "toolstep/SQL-v0": "toolstep.envs.tasks.sql:SQLTasks",
+    "toolstep/Search-v0": "toolstep.envs.tasks.search:SearchTasks",
 }
 
 
