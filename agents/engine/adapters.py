@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, TypeGuard
 
 import torch
@@ -43,6 +43,14 @@ def folded(layer: torch.nn.Linear) -> torch.Tensor:
     for adapter in _active(layer):
         weight = weight + layer.get_delta_weight(adapter).detach()  # type: ignore[operator]
     return weight
+
+
+def switches(layer: object) -> Hashable:
+    """What of a layer's adapters is no tensor: which are active, whether merged or off, and by what factors."""
+    if not hasattr(layer, "lora_A"):
+        return None
+    lora: Any = layer
+    return tuple(lora.active_adapters), lora.merged, lora.disable_adapters, tuple(sorted(lora.scaling.items()))
 
 
 def adapter_state(model: Any) -> dict[str, torch.Tensor] | None:

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 
 from toolstep.agents.engine.kernels import attention_kernel
 from toolstep.agents.engine.plan import Plan
+from toolstep.agents.engine.static import StaticPlan
 
 IMPLEMENTATION = "toolstep"
 _MASK_ELEMENTS = 1 << 24  # queries of a segment are taken in parts, so that no mask is larger than this
@@ -40,6 +41,7 @@ class Shape(NamedTuple):
 
 class _Active(threading.local):
     plan: Plan | None = None
+    static: StaticPlan | None = None
     shapes: dict[int, Shape] | None = None
 
 
@@ -72,6 +74,16 @@ def active(plan: Plan) -> Iterator[None]:
         _ACTIVE.plan = None
 
 
+@contextmanager
+def active_static(plan: StaticPlan) -> Iterator[None]:
+    """As `active`, for a step of fixed shape; the layers run by the model's own code."""
+    _ACTIVE.static = plan
+    try:
+        yield
+    finally:
+        _ACTIVE.static = None
+
+
 def attention(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -83,7 +95,7 @@ def attention(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """The function registered with transformers.  query [1, H, T, D], key/value [1, Hkv, T, D] -> [1, T, H, Dv]."""
-    plan = _ACTIVE.plan
+    plan: Plan | StaticPlan | None = _ACTIVE.plan or _ACTIVE.static
     if plan is None:
         raise RuntimeError(
             f"attention implementation {IMPLEMENTATION!r} works inside the rollout engine only; "
@@ -106,6 +118,8 @@ def attention(
     if _ACTIVE.shapes is not None:
         _ACTIVE.shapes[layer] = shape
     q, k, v = query[0], key[0], value[0]
+    if isinstance(plan, StaticPlan):
+        return _static(plan, (q, k, v), keys, values, shape).unsqueeze(0), None
     out = q.new_empty(q.shape[1], q.shape[0], values.shape[3])
     plain = shape.softcap is None and shape.sinks is None
     kernel = attention_kernel(q, keys, values) if plain else None
@@ -159,6 +173,35 @@ def _rows(plan: Plan, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor,
         mixed = mixed.view(blocks, kv, readers_of, groups, -1).transpose(1, 2).reshape(-1, kv, groups, mixed.shape[-1])
         out.index_add_(0, owner, mixed.float())
     return (out[:n] / total[:n, ..., None]).to(q.dtype).view(n, heads, -1)
+
+
+def _static(
+    plan: StaticPlan, new: tuple[torch.Tensor, ...], keys: torch.Tensor, values: torch.Tensor, shape: Shape
+) -> torch.Tensor:
+    """One query a row, all shapes known beforehand.  new: q [H, R, D], k, v [Hkv, R, ..] -> [R, H, Dv].
+
+    Each row's blocks are gathered, and multiplied block by block: the keys' layout needs no second copy.
+    """
+    q, k, v = (x.transpose(0, 1) for x in new)
+    keys[plan.blocks, :, :, plan.cells] = k
+    values[plan.blocks, :, plan.cells] = v
+    rows, heads, width = q.shape
+    kv = keys.shape[1]
+    groups = heads // kv
+    scores = torch.matmul(q.reshape(rows, 1, kv, groups, width), keys[plan.tables]).float() * shape.scale
+    if shape.softcap is not None:
+        scores = torch.tanh(scores / shape.softcap) * shape.softcap
+    scores = scores.masked_fill(~plan.mask(shape.window)[:, :, None, None], float("-inf"))
+    top = scores.amax((1, 4), keepdim=True)  # a row looks at its own cell at least: never -inf
+    if shape.sinks is not None:
+        sinks = shape.sinks.float().view(1, 1, kv, groups, 1)
+        top = torch.maximum(top, sinks)
+    weights = torch.exp(scores - top)
+    total = weights.sum((1, 4), keepdim=True)
+    if shape.sinks is not None:
+        total = total + torch.exp(sinks - top)
+    mixed = torch.matmul(weights.to(q.dtype), values[plan.tables]).float().sum(1)  # [R, Hkv, G, Dv]
+    return (mixed / total.squeeze(1)).to(q.dtype).reshape(rows, heads, -1)
 
 
 def _segment(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import mmap
 from typing import Literal
 
 import torch
+
+_VERSIONS = itertools.count()
 
 
 class BlockPool:
@@ -22,6 +25,7 @@ class BlockPool:
     and `0 * garbage` could be NaN.
 
     limit: most blocks there may be; None: no limit.
+    version: a number that no other pool has, and another one whenever tensors were allocated or given back.
     sharing: where a context may go on from another's cells: at any of them, at the end of a prompt, or nowhere.
     """
 
@@ -36,6 +40,8 @@ class BlockPool:
         self._made = 0  # blocks that were ever in use: numbers below it are used or in `_free`
         self._capacity = 0
         self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._spare: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # of before `clear(keep=True)`
+        self.version = next(_VERSIONS)
 
     def room(self) -> int | None:
         """Blocks that can still be taken; None: any number."""
@@ -69,16 +75,19 @@ class BlockPool:
         """
         pair = self._layers.get(layer)
         if pair is None or pair[0].shape[0] < self._made:
-            pair = self._layers[layer] = self._grown(pair, keys, values)
+            pair = self._layers[layer] = self._grown(layer, keys, values)
         return pair
 
-    def _grown(
-        self, old: tuple[torch.Tensor, torch.Tensor] | None, keys: torch.Tensor, values: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _grown(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Room for every block made so far.  One layer at a time: the peak is the pool plus one layer.
 
         On the CPU untouched pages take no memory, so capacity doubles; elsewhere it grows by a quarter.
         """
+        old, spare = self._layers.get(layer), self._spare.pop(layer, None)
+        if old is None and spare is not None and self._fits(spare, keys, values):
+            self._capacity = max(self._capacity, spare[0].shape[0])
+            return spare
+        self.version = next(_VERSIONS)
         if self._made > self._capacity:
             lazy = keys.device.type == "cpu"
             self._capacity = max(self._made, 2 * self._capacity if lazy else self._capacity + self._capacity // 4, 64)
@@ -94,8 +103,32 @@ class BlockPool:
                 target[: source.shape[0]] = source
         return new
 
-    def clear(self) -> None:
-        """Forget all blocks and give the memory back."""
+    def _fits(self, pair: tuple[torch.Tensor, torch.Tensor], keys: torch.Tensor, values: torch.Tensor) -> bool:
+        """Whether tensors of before have room for every block made so far, and are of the right kind."""
+        kinds = ((keys.shape[0], keys.shape[2], self.size), (values.shape[0], self.size, values.shape[2]))
+        return pair[0].shape[0] >= self._made and all(
+            old.shape[1:] == kind and old.dtype == new.dtype and old.device == new.device
+            for old, new, kind in zip(pair, (keys, values), kinds, strict=True)
+        )
+
+    @property
+    def covers(self) -> bool:
+        """Whether every layer has room for all blocks in use: a forward will allocate nothing."""
+        return bool(self._layers) and all(keys.shape[0] >= self._made for keys, _ in self._layers.values())
+
+    def clear(self, keep: bool = False) -> None:
+        """Forget all blocks and give the memory back.
+
+        keep: on a device that is not the CPU, do not give it back but begin anew in the same place, which is what
+        captured graphs know.
+        """
+        layers = {**self._spare, **self._layers}
+        self._spare = {n: p for n, p in layers.items() if p[0].device.type != "cpu"} if keep else {}
+        with torch.inference_mode():
+            for tensor in (t for pair in self._spare.values() for t in pair):
+                tensor.zero_()
+        if not self._spare:
+            self.version = next(_VERSIONS)
         self.used, self._made, self._capacity, self._free = 0, 0, 0, []
         self._layers.clear()
 
@@ -108,6 +141,12 @@ class BlockPool:
     def cell_bytes(self) -> int:
         """Bytes that one token takes in all layers; 0 before the first forward."""
         return sum(t[0].numel() * t.element_size() for pair in self._layers.values() for t in pair) // self.size
+
+    @property
+    def layer_bytes(self) -> int:
+        """Bytes that one token takes in the widest layer; 0 before the first forward."""
+        pairs = self._layers.values()
+        return max((sum(t[0].numel() * t.element_size() for t in p) for p in pairs), default=0) // self.size
 
 
 def _zeros(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:

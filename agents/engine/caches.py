@@ -41,8 +41,8 @@ class StatePool(BlockPool):
         for block in blocks:
             self.states.pop(block, None)
 
-    def clear(self) -> None:
-        super().clear()
+    def clear(self, keep: bool = False) -> None:
+        super().clear(keep)
         self.states.clear()
 
     @property

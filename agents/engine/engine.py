@@ -277,7 +277,7 @@ class Engine:
         if state is not None:
             self.packed.load(state)
         self.packed.weights_changed()
-        self.drop_cache()
+        self.scheduler.drop_all(keep=True)
         self.weight_version += 1
         return self.weight_version
 

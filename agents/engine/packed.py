@@ -14,6 +14,7 @@ from transformers import AttentionInterface
 from toolstep.agents.engine.attention import IMPLEMENTATION, active, attention, noted
 from toolstep.agents.engine.blocks import BlockPool
 from toolstep.agents.engine.causal import CausalModel, inner, probe_ids
+from toolstep.agents.engine.decode import StaticDecode
 from toolstep.agents.engine.layers import FusedLayers
 from toolstep.agents.engine.plan import Feed, Plan, pack_order
 from toolstep.agents.engine.spans import SpanTree
@@ -42,6 +43,10 @@ class PackedModel(CausalModel):
         return FusedLayers(self.model, self.linears)
 
     @cached_property
+    def static(self) -> StaticDecode:
+        return StaticDecode(self)
+
+    @cached_property
     def configs(self) -> list[Any]:
         """Where the layers look up which attention to call, outer ones first: setting one sets those inside it.
 
@@ -54,6 +59,7 @@ class PackedModel(CausalModel):
         families = None if self.linears is None else self.linears.families
         super().weights_changed()
         self.__dict__.pop("configs", None)
+        self.static.weights_changed()
         if self.linears is not None and self.linears.families is not families:
             self.__dict__.pop("layers", None)  # they hold on to the families
 
@@ -74,10 +80,12 @@ class PackedModel(CausalModel):
                     config._attn_implementation = name
 
     def forward(self, pool: BlockPool, feeds: Sequence[Feed], wanted: Sequence[int]) -> torch.Tensor:
-        """All feeds in one sequence `[1, T]` without padding."""
+        """All feeds in one sequence `[1, T]`, padded only where steps have fixed shapes (`decode.py`)."""
         if self.layers.untried and self.layers.can_run(pool.size):
             self._try_fused(pool.size)
-        return self._forward(pool, feeds, wanted)
+        if self.static.on and (logits := self.static.forward(pool, feeds, wanted)) is not None:
+            return logits
+        return self.general(pool, feeds, wanted)
 
     def _try_fused(self, size: int) -> None:
         """Let the fused layers show that they compute what the model's own code does: two rows, one of them behind the
@@ -93,8 +101,8 @@ class PackedModel(CausalModel):
             tree.grow(trunk, n // 2)
             tree.grow(row, n - n // 2)
             with noted() as shapes:
-                first = self._forward(tree.pool, [Feed(trunk, 0, n // 2), Feed(row, 0, 1)], [0, 1])
-                then = self._forward(tree.pool, [Feed(row, 1, n - n // 2 - 1)], [0])
+                first = self.general(tree.pool, [Feed(trunk, 0, n // 2), Feed(row, 0, 1)], [0, 1])
+                then = self.general(tree.pool, [Feed(row, 1, n - n // 2 - 1)], [0])
             found.append(torch.cat((first, then)).float())
             if len(found) == 1 and not self.layers.use(shapes):
                 return
@@ -103,7 +111,8 @@ class PackedModel(CausalModel):
         if not error <= (1e-4 if self.model.dtype == torch.float32 else 0.05):
             self.layers.give_up(f"their logits differ (relative error {error:.2g})")
 
-    def _forward(self, pool: BlockPool, feeds: Sequence[Feed], wanted: Sequence[int]) -> torch.Tensor:
+    def general(self, pool: BlockPool, feeds: Sequence[Feed], wanted: Sequence[int]) -> torch.Tensor:
+        """Any feeds, packed without padding."""
         device = self.device
         order = pack_order(feeds)
         ids = np.concatenate(

@@ -71,9 +71,9 @@ class Scheduler:
             self.tree.drop(row.stale)
             row.stale = None
 
-    def drop_all(self) -> None:
-        """All keys and values are void: running turns begin anew from their ids."""
-        self.tree.clear()
+    def drop_all(self, keep: bool = False) -> None:
+        """All keys and values are void: running turns begin anew from their ids.  keep: as `BlockPool.clear` has it."""
+        self.tree.clear(keep)
         for row in self.rows.values():
             row.leaf = row.stale = None
         for turn in self.running:

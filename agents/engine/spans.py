@@ -134,10 +134,10 @@ class SpanTree:
         self._shorten(span, length)
         return True
 
-    def clear(self) -> None:
-        """Forget all spans; holders must forget them as well."""
+    def clear(self, keep: bool = False) -> None:
+        """Forget all spans; holders must forget them as well.  keep: as `BlockPool.clear` has it."""
         self.roots.clear()
-        self.pool.clear()
+        self.pool.clear(keep)
 
     def match(self, ids: Ids, least: int) -> tuple[Span | None, int]:
         """The span in which the longest known beginning of `ids` ends, and its length; (None, 0) if it is < `least`.
