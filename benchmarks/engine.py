@@ -3,9 +3,11 @@
     python benchmarks/engine.py                      # SmolLM2-135M in fp32, all of W: 40 minutes on 2 cores
     python benchmarks/engine.py --groups 2 --rounds 1
     python benchmarks/engine.py --prototype PATH/slot_engine.py --dtype bfloat16
+    python benchmarks/engine.py --device cuda
 
 Every engine runs once in every round, so that a busy machine disturbs all alike; the table shows medians and ratios.
-llama.cpp takes part where llama-cpp-python and gguf are installed.  Then: memory, the cost of turns, slow tools.
+On a CPU llama.cpp takes part where llama-cpp-python and gguf are installed, on CUDA vLLM where that is.  Then: memory,
+the cost of turns, slow tools.
 """
 
 from __future__ import annotations
@@ -26,16 +28,20 @@ import engines
 import llamacpp
 import numpy as np
 import torch
+import vllm_way
 import workload
 
 from toolstep.agents.engine import Engine
+from toolstep.agents.engine.graphs import Graphs
 from toolstep.agents.weights import load_model
+
+Product = Callable[[torch.Tensor], torch.Tensor]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--dtype", help="default: float32, on CUDA bfloat16")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--groups", type=int, default=8, help="of --members episodes each")
@@ -49,6 +55,8 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
+    on_gpu = torch.device(args.device).type == "cuda"
+    args.dtype = args.dtype or ("bfloat16" if on_gpu else "float32")
     model = load_model(args.model, args.device, args.dtype)
     vocabulary = model.config.get_text_config().vocab_size
     work = workload.episodes(vocabulary=vocabulary, groups=args.groups, members=args.members)
@@ -62,12 +70,13 @@ def main() -> None:
         "generate_batch": partial(engines.transformers_batching, other, work),
         "sequential generate": partial(engines.sequential, other, work[:: max(1, len(work) // args.sequential)]),
     }
-    if args.prototype and Path(args.prototype).is_file():
+    if not on_gpu and args.prototype and Path(args.prototype).is_file():
         ways["prototype"] = partial(engines.prototype, Path(args.prototype), copy.deepcopy(model), work)
-    wanted = args.only is None or "llama.cpp" in args.only
-    if wanted and all(importlib.util.find_spec(name) for name in ("llama_cpp", "gguf")):
+    if not on_gpu and _takes_part("llama.cpp", args.only, "llama_cpp", "gguf"):
         options = {"model": args.model, "dtype": args.dtype, "threads": args.threads}
         ways["llama.cpp"] = llamacpp.Worker(**options, groups=args.groups, members=args.members)
+    if on_gpu and _takes_part("vLLM", args.only, "vllm"):
+        ways["vLLM"] = vllm_way.Vllm(model, work)
     if args.only:
         ways = {name: way for name, way in ways.items() if name in args.only}
     engine_costs.play(engine, work[:2])  # packs the weights and compiles the kernel
@@ -90,7 +99,8 @@ def main() -> None:
     if "ours" in medians:
         limit = sum(e.sampled for e in work) / _roofline(engine, steps, model)
         medians["roofline of the same steps"] = limit
-    print(f"\n{args.model} {args.dtype}, {args.threads} threads, {len(work)} episodes, medians of {args.rounds}")
+    where = torch.cuda.get_device_name(args.device) if on_gpu else f"{args.threads} threads"
+    print(f"\n{args.model} {args.dtype}, {where}, {len(work)} episodes, medians of {args.rounds}")
     print(f"{'':30}{'tok/s':>9}{'ours is':>10}")
     for name, rate in medians.items():
         print(f"{name:30}{rate:9.1f}{ours / rate:9.2f}x")
@@ -102,6 +112,10 @@ def main() -> None:
     print(f"({live_bytes >> 20} MiB; their blocks {held >> 20} MiB)")
     print("ms a sampled id by turns: " + ", ".join(f"{count}: {1000 * seconds:.1f}" for count, seconds in turns))
     print(f"({turns[-1][0]} turns cost {turns[-1][1] / turns[0][1]:.2f}x of {turns[0][0]})")
+
+
+def _takes_part(name: str, only: list[str] | None, *packages: str) -> bool:
+    return (only is None or name in only) and all(importlib.util.find_spec(package) for package in packages)
 
 
 def _watch(engine: Engine) -> list[tuple[int, int, int]]:
@@ -124,22 +138,28 @@ def _watch(engine: Engine) -> list[tuple[int, int, int]]:
 
 def _roofline(engine: Engine, steps: list[tuple[int, int, int]], model: Any) -> float:
     """Seconds that the matrix products of these steps and one reading of their keys and values take by themselves."""
-    config = model.config.get_text_config()
+    device, dtype = model.device, model.dtype
     grid = [1, 4, 16, 32, 48, 64, 96, 128, 256, 512, 1024]
-    dtype = model.dtype
     linears = engine.packed.linears
-    head = config.vocab_size
+    if linears is not None:
+        products: list[tuple[int, int, Product]] = [
+            (f.layers[0].in_features, f.layers[0].out_features, f.product) for f in linears.families
+        ]
+    else:
+        layers = [layer for layer in model.modules() if isinstance(layer, torch.nn.Linear)]
+        products = [(layer.in_features, layer.out_features, layer) for layer in layers]
+    head = model.config.get_text_config().vocab_size
     body_time: list[float] = []
     head_time: list[float] = []
-    families = linears.families if linears is not None else []
     for rows in grid:
-        inputs = {f.layers[0].in_features: torch.randn(rows, f.layers[0].in_features).to(dtype) for f in families}
-        body = [f for f in families if f.layers[0].out_features != head]
-        last = [f for f in families if f.layers[0].out_features == head]
+        inputs = {width: torch.randn(rows, width, device=device).to(dtype) for width, _, _ in products}
+        body = [(width, product) for width, out, product in products if out != head]
+        last = [(width, product) for width, out, product in products if out == head]
         for group, times in ((body, body_time), (last, head_time)):
-            times.append(_best(lambda g=group, x=inputs: [f.product(x[f.layers[0].in_features]) for f in g]))
-    big = torch.ones(48 << 20)
-    bandwidth = big.nbytes / _best(lambda: big.sum())
+            run = partial(_through, group, inputs)
+            times.append(_best(run, device) if group else 0.0)
+    big = torch.ones((1 << 28) if device.type == "cuda" else (48 << 20), device=device)
+    bandwidth = big.nbytes / _best(lambda: big.sum(), device)
     cell = engine.pool.cell_bytes
     seconds = 0.0
     for tokens, wanted, cells in steps:
@@ -148,13 +168,24 @@ def _roofline(engine: Engine, steps: list[tuple[int, int, int]], model: Any) -> 
     return seconds
 
 
+def _through(group: list[tuple[int, Product]], inputs: dict[int, torch.Tensor]) -> torch.Tensor:
+    return [product(inputs[width]) for width, product in group][-1]
+
+
 @torch.inference_mode()
-def _best(run: Callable[[], Any], seconds: float = 1.0) -> float:
+def _best(run: Callable[[], torch.Tensor], device: torch.device, seconds: float = 1.0) -> float:
+    """The shortest time of a run; on CUDA as one graph, so that no launch is in it."""
+    if device.type == "cuda":
+        run = Graphs(device)(run)
     run()
     best, start = float("inf"), time.perf_counter()
     while time.perf_counter() - start < seconds:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         begin = time.perf_counter()
         run()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         best = min(best, time.perf_counter() - begin)
     return best
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 import workload
 from workload import Episode
 
@@ -42,19 +43,25 @@ def play(engine: Engine, work: Sequence[Episode], tool: float = 0.0) -> int:
 
 
 def memory(engine: Engine, work: Sequence[Episode]) -> tuple[int, int, int]:
-    """Bytes: most resident memory over that of before; keys and values of the most live tokens; blocks that hold them.
+    """Bytes: most memory over that of before; keys and values of the most live tokens; blocks that hold them.
 
-    Linux only (0 elsewhere); the weights must be packed already.
+    On a CPU what is resident (Linux only, 0 elsewhere; the weights must be packed already), on CUDA what torch holds of
+    the device.
     """
     engine.drop_cache()
-    before = peak = resident()
+    device = engine.packed.device
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    before = peak = torch.cuda.memory_reserved(device) if on_gpu else resident()
     live = 0
     step = engine.step
 
     def watched() -> object:
         nonlocal peak, live
         done = step()
-        peak = max(peak, resident())
+        peak = max(peak, torch.cuda.max_memory_reserved(device) if on_gpu else resident())
         live = max(live, engine.live_tokens)
         return done
 

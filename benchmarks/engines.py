@@ -50,7 +50,7 @@ def sequential(model: Any, work: Sequence[Episode]) -> int:
     for episode in work:
         context = list(episode.prompt)
         for turn, limit in enumerate(episode.limits):
-            ids = torch.tensor([context])
+            ids = torch.tensor([context], device=model.device)
             out = model.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
@@ -76,9 +76,10 @@ def active_batch(model: Any, work: Sequence[Episode]) -> int:
     while live:
         widest = max(len(contexts[e.number]) for e in live)
         pads = [widest - len(contexts[e.number]) for e in live]
-        ids = torch.tensor([[0] * p + contexts[e.number] for p, e in zip(pads, live, strict=True)])
-        mask = torch.tensor([[0] * p + [1] * (widest - p) for p in pads])
-        limits = torch.tensor([e.limits[turn] for e in live])
+        device = model.device
+        ids = torch.tensor([[0] * p + contexts[e.number] for p, e in zip(pads, live, strict=True)], device=device)
+        mask = torch.tensor([[0] * p + [1] * (widest - p) for p in pads], device=device)
+        limits = torch.tensor([e.limits[turn] for e in live], device=device)
         out = model.generate(
             ids,
             attention_mask=mask,

@@ -266,7 +266,10 @@ def test_what_cannot_be_believed_or_captured_is_left_to_the_general_path_and_sai
 
         engine.packed.static.capture = capture  # type: ignore[union-attr]
     with caplog.at_level(logging.INFO, "toolstep"):
-        turns = engine.generate(begin(engine, [em.ids(i, 9) for i in range(2)]), SamplingParams(max_new_tokens=6))
+        rows = begin(engine, [em.ids(i, 9) for i in range(2)])
+        engine.generate(rows, LONG)
+        engine.update_weights()
+        turns = engine.generate(rows, SamplingParams(max_new_tokens=6))
     said = [r.getMessage() for r in caplog.records if "general path" in r.getMessage()]
     assert len(said) == 1
     assert {"waits": "cannot be captured (aten.", "differs": "logits differ", "fails": "no memory for a graph"}[
@@ -296,6 +299,23 @@ def test_new_weights_in_the_same_place_are_not_tried_again_and_are_in_the_next_s
     engine.generate(rows, LONG)
     assert watched.tried == 1
     assert watched.worst <= 1e-5
+
+
+def test_what_broken_weights_made_look_wrong_is_tried_again_with_the_next_ones() -> None:
+    model = em.model()
+    engine = Engine(model, verify=False)
+    watched = Watched(engine)
+    good = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    engine.update_weights({name: tensor * float("nan") for name, tensor in good.items()})
+    rows = begin(engine, [em.ids(0, 9)])
+    with pytest.raises(FloatingPointError):
+        engine.generate(rows, LONG)
+    with engine.packed.rollout_mode():
+        tree, feeds = decoding(watched.packed, [3])
+        assert watched.static.forward(tree.pool, feeds, [0]) is None
+    engine.update_weights(good)
+    engine.generate(rows, LONG)
+    assert (watched.static._refused, watched.steps) == ("", 39)
 
 
 def test_weights_of_another_dtype_are_tried_again() -> None:

@@ -191,7 +191,7 @@ def _static(
     scores = torch.matmul(q.reshape(rows, 1, kv, groups, width), keys[plan.tables]).float() * shape.scale
     if shape.softcap is not None:
         scores = torch.tanh(scores / shape.softcap) * shape.softcap
-    scores = scores.masked_fill(~plan.mask(shape.window)[:, :, None, None], float("-inf"))
+    scores = scores.masked_fill(plan.hidden(shape.window)[:, :, None, None], float("-inf"))
     top = scores.amax((1, 4), keepdim=True)  # a row looks at its own cell at least: never -inf
     if shape.sinks is not None:
         sinks = shape.sinks.float().view(1, 1, kv, groups, 1)

@@ -54,6 +54,7 @@ class StaticDecode:
         self._layout: Hashable = None
         self._changed = self._untried = True
         self._refused = ""
+        self._said: set[str] = set()
 
     def weights_changed(self) -> None:
         """Look, before the next step, whether weights are where they were."""
@@ -65,8 +66,9 @@ class StaticDecode:
             return None
         if self._changed:
             self._changed = False
-            if (layout := _layout(self._model)) != self._layout:
-                self._layout, self._untried = layout, True
+            layout = _layout(self._model)
+            self._untried = self._untried or bool(self._refused) or layout != self._layout
+            self._layout = layout
         try:
             if self._untried:
                 self._try(pool.size)
@@ -150,11 +152,12 @@ class StaticDecode:
         return seen.found[0] if seen.found else ""
 
     def _refuse(self, reason: str) -> None:
-        """Take the general path until the weights are somewhere else."""
-        if reason != self._refused:
-            _LOG.info("decode steps of %s take the general path, without CUDA graphs: %s", self._model.name, reason)
+        """Take the general path until there are other weights."""
         self._refused = reason
         self._steps.clear()
+        if reason not in self._said:
+            self._said.add(reason)
+            _LOG.info("decode steps of %s take the general path, without CUDA graphs: %s", self._model.name, reason)
 
 
 def _as_it_is(compute: Compute) -> Compute:

@@ -70,13 +70,13 @@ class StaticPlan:
         """A forward begins: what the one before derived from the numbers is void."""
         self._masks.clear()
 
-    def mask(self, window: int) -> torch.Tensor:
-        """bool [rows, width, size]: which cells of its blocks each row looks at.  window: sliding one; 0: none."""
+    def hidden(self, window: int) -> torch.Tensor:
+        """bool [rows, width, size]: which cells of its blocks a row does not look at.  window: sliding one; 0: none."""
         if window not in self._masks:
             cell = torch.arange(self.pool.size, device=self._device.device)
-            mask = cell < self.fills[..., None]
+            mask = cell >= self.fills[..., None]
             if window:
-                mask &= self.base[..., None] + cell > self.positions[0, :, None, None] - window
+                mask |= self.base[..., None] + cell <= self.positions[0, :, None, None] - window
             self._masks[window] = mask
         return self._masks[window]
 
