@@ -44,6 +44,7 @@ _IDS = {
     "toolstep/Assistant-v0": "assistant",
     "toolstep/SQL-v0": "sql",
     "toolstep/Search-v0": "search",
+    "toolstep/Files-v0": "files",
 }
 
 for _id, _tasks in _IDS.items():

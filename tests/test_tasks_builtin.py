@@ -13,25 +13,27 @@ from toolstep.envs.tasks import load_tasks
 from toolstep.envs.tasks.answers import tells
 from toolstep.envs.tasks.archive import CARGOES, find_fact
 from toolstep.envs.tasks.draw import Draw
+from toolstep.envs.tasks.office import JOBS, make_office
 from toolstep.envs.tasks.shop import QUESTIONS, answer, make_shop
 from toolstep.envs.tools import EpisodeInfo, Toolbox
+from toolstep.envs.types import EpisodeRecord, Message, StopReason, Task
 
-IDS = ["toolstep/SQL-v0", "toolstep/Search-v0"]
+IDS = ["toolstep/SQL-v0", "toolstep/Search-v0", "toolstep/Files-v0"]
 
 
 @pytest.mark.parametrize("name", IDS)
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_the_oracle_plays_a_vector_env_to_full_score(name: str, level: int) -> None:
-    envs = gym.make_vec(name, num_envs=4, level=level, autoreset_mode="Disabled")
+    envs: Any = gym.make_vec(name, num_envs=4, level=level, autoreset_mode="SameStep")
     envs.reset(seed=11)
+    ended = 0
     for _ in range(12):
-        actions = [a if a is not None else "" for a in envs.unwrapped.oracle_actions()]
-        _, rewards, terminated, truncated, infos = envs.step(tuple(actions))
+        _, rewards, terminated, truncated, infos = envs.step(envs.unwrapped.oracle_actions())
         assert all(status == "ok" for row in infos["call_statuses"] for status in row)
-        if terminated.all():
-            break
-        assert not (terminated | truncated).any()
-    assert rewards.tolist() == [1.0] * 4
+        assert not truncated.any()
+        assert rewards.tolist() == terminated.astype(float).tolist()
+        ended += int(terminated.sum())
+    assert ended >= 4
     envs.close()
 
 
@@ -149,3 +151,58 @@ def test_search_levels_take_so_many_steps_and_the_answer_is_in_no_title() -> Non
 )
 def test_answers_of_the_archive_are_judged(answer: str, said: str, right: float) -> None:
     assert float(tells(said, answer, CARGOES)) == right
+
+
+# ---------------------------------------------------------------------------------------------------------------- files
+def finished(task: Task, files: dict[str, str]) -> float:
+    messages = (*task.messages, Message("assistant", "Done."))
+    record = EpisodeRecord(task, messages, StopReason.ANSWERED, 1, state={"files": files})
+    return load_tasks("toolstep/Files-v0").score(record)
+
+
+def test_only_the_folder_that_the_job_describes_is_right() -> None:
+    for level in (1, 2, 3):
+        tasks = load_tasks("toolstep/Files-v0", level=level)
+        for seed in range(100):
+            task = tasks.task(seed)
+            before, after = task.data["files"], task.data["after"]
+            assert before != after
+            assert finished(task, before) == 0.0
+            assert finished(task, after) == 1.0
+            assert finished(task, {path: text + "\n" for path, text in after.items()}) == 1.0
+            assert finished(task, {**after, "extra.txt": ""}) == 0.0
+            assert finished(task, dict(list(after.items())[1:])) == 0.0
+            path = next(iter(after))
+            assert finished(task, {**after, path: "x" + after[path]}) == 0.0
+    assert tasks.score(EpisodeRecord(task, task.messages, None, 0)) == 0.0
+
+
+def test_every_job_is_asked_and_is_small_enough_for_the_tools() -> None:
+    asked: dict[str, int] = {}
+    for jobs in JOBS.values():
+        for job in jobs:
+            for seed in range(60):
+                draw = Draw(seed, job.__name__)
+                files = make_office(draw)
+                made = job(draw, files)
+                if made is None:
+                    continue
+                asked[job.__name__] = asked.get(job.__name__, 0) + 1
+                assert len(made.reads) <= 8
+                assert len(made.calls) <= 8
+                assert all(len(text) < 1_500 for text in made.after.values())
+    assert set(asked) == {job.__name__ for jobs in JOBS.values() for job in jobs}
+    assert min(asked.values()) >= 5, asked
+
+
+def test_an_agent_that_breaks_another_file_gets_nothing() -> None:
+    env: Any = gym.make("toolstep/Files-v0", level=1)
+    for spoil in (False, True):
+        env.reset(seed=4)
+        while not env.unwrapped.oracle_action().startswith("Done"):
+            env.step(env.unwrapped.oracle_action())
+        if spoil:
+            call = {"name": "write_file", "arguments": {"path": "mine.txt", "content": "x"}}
+            env.step(f"<tool_call>{json.dumps(call)}</tool_call>")
+        assert env.step("Done.")[1] == (0.0 if spoil else 1.0)
+    env.close()

@@ -24,6 +24,8 @@ from toolstep.envs.types import CallStatus, EpisodeRecord, Message, StopReason, 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = [n for n in task_names() if n.startswith("toolstep/")]
 LEVELS = (1, 2, 3)
+#: What counts there is what the tools leave behind, not what is said.
+BY_STATE = {"toolstep/Files-v0"}
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +212,7 @@ def test_hostile_answer_scores_zero(name: str, text: str) -> None:
             assert tasks.score(answered(task, text)) == 0.0
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in BY_STATE])
 def test_turn_with_calls_is_not_an_answer(name: str) -> None:
     tasks = load_tasks(name)
     task = tasks.task(0)

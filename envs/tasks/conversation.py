@@ -11,7 +11,7 @@ from toolstep.envs.tasks.base import TaskError, TaskSet
 from toolstep.envs.types import CallStatus, EpisodeRecord, Message, ToolCall, Turn
 
 if TYPE_CHECKING:
-    from toolstep.envs.tools import Executor, Tool
+    from toolstep.envs.tools import Executor, Toolbox
 
 _MAX_TURNS = 20
 
@@ -91,20 +91,18 @@ def _solve(tasks: TaskSet, record: EpisodeRecord, executor: Executor) -> tuple[M
 
     box = Toolbox(tasks.tools(record.task), (), EpisodeInfo(record.task))
     try:
-        return _answered(tasks, record, box.tools, executor)
+        return _answered(tasks, record, box, executor)
     finally:
         box.close()
 
 
-def _answered(
-    tasks: TaskSet, record: EpisodeRecord, tools: Mapping[str, Tool], executor: Executor
-) -> tuple[Message, ...]:
+def _answered(tasks: TaskSet, record: EpisodeRecord, box: Toolbox, executor: Executor) -> tuple[Message, ...]:
     from toolstep.envs.tools import resolve
 
     start = len(record.messages)
     for turn_index in range(1, _MAX_TURNS + 1):
         turn = tasks.oracle(record)
-        resolved = [resolve(c, tools) for c in turn.calls]
+        resolved = [resolve(c, box.tools) for c in turn.calls]
         bound = [b for _, b in resolved if b is not None]
         answers = executor.run(bound, timeout=10.0)
         if len(bound) < len(turn.calls) or any(a.error is not None for a in answers):
@@ -116,6 +114,7 @@ def _answered(
         record = replace(record, messages=(*record.messages, *new), turns=turn_index)
         if not turn.calls:
             break
+    record = replace(record, state=box.snapshot())
     score = tasks.score(record)
     if score < 1:
         raise TaskError(f"{tasks.name}: the oracle of {record.task.id!r} scored {score}; its answer: {record.answer!r}")

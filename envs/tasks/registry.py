@@ -24,6 +24,7 @@ _REGISTRY: dict[str, str | Callable[..., TaskSet]] = {
     "toolstep/Assistant-v0": "toolstep.envs.tasks.assistant:AssistantTasks",
     "toolstep/SQL-v0": "toolstep.envs.tasks.sql:SQLTasks",
     "toolstep/Search-v0": "toolstep.envs.tasks.search:SearchTasks",
+    "toolstep/Files-v0": "toolstep.envs.tasks.files:FilesTasks",
 }
 
 
