@@ -25,7 +25,7 @@ from ablations import DamagedGRPO, ablations
 
 import toolstep.envs  # noqa: F401 - registers the envs
 from toolstep.agents import LLMAgent, SamplingParams
-from toolstep.rollout.learn import GRPO, Training, warmup
+from toolstep.rollout.learn import GRPO, Training
 
 ENV = "toolstep/Calculator-v0"
 
@@ -94,7 +94,7 @@ def run(setting: Setting, seed: int, minutes: float, kind: str | None, path: Pat
     envs = gym.make_vec(ENV, num_envs=rows, split="train", **options, **agent.env_kwargs)
     tests = gym.make_vec(ENV, num_envs=min(rows, setting.eval_episodes), split="test", **options, **agent.env_kwargs)
     training = Training(
-        learning_rate=warmup(setting.learning_rate, 1e-3),
+        learning_rate=setting.learning_rate,
         micro_tokens=setting.micro_tokens,
         eval_envs=tests,
         eval_every=setting.eval_every,
