@@ -45,6 +45,7 @@ _IDS = {
     "toolstep/SQL-v0": "sql",
     "toolstep/Search-v0": "search",
     "toolstep/Files-v0": "files",
+    "toolstep/Python-v0": "python",
 }
 
 for _id, _tasks in _IDS.items():

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from typing import Any
 
 import gymnasium as gym
 import pytest
 
-from toolstep.envs.tasks import load_tasks
+from toolstep.envs.tasks import algorithms, load_tasks
 from toolstep.envs.tasks.answers import tells
 from toolstep.envs.tasks.archive import CARGOES, find_fact
 from toolstep.envs.tasks.draw import Draw
 from toolstep.envs.tasks.office import JOBS, make_office
+from toolstep.envs.tasks.python import SECONDS
 from toolstep.envs.tasks.shop import QUESTIONS, answer, make_shop
 from toolstep.envs.tools import EpisodeInfo, Toolbox
+from toolstep.envs.tools.builtin import cpython, monty
 from toolstep.envs.types import EpisodeRecord, Message, StopReason, Task
 
 IDS = ["toolstep/SQL-v0", "toolstep/Search-v0", "toolstep/Files-v0"]
+if not monty.missing():
+    IDS.append("toolstep/Python-v0")
 
 
 @pytest.mark.parametrize("name", IDS)
@@ -205,4 +210,114 @@ def test_an_agent_that_breaks_another_file_gets_nothing() -> None:
             call = {"name": "write_file", "arguments": {"path": "mine.txt", "content": "x"}}
             env.step(f"<tool_call>{json.dumps(call)}</tool_call>")
         assert env.step("Done.")[1] == (0.0 if spoil else 1.0)
+    env.close()
+
+
+# --------------------------------------------------------------------------------------------------------------- python
+WRITTEN: list[tuple[Any, tuple[Any, ...], Any]] = [
+    (algorithms.run_lengths, ("aaabccdddd", 3), "a3bccd4"),
+    (algorithms.run_lengths, ("", 2), ""),
+    (algorithms.merge_intervals, ([[5, 6], [1, 2], [3, 4]], 0), [[1, 2], [3, 4], [5, 6]]),
+    (algorithms.merge_intervals, ([[5, 6], [1, 2], [3, 4]], 1), [[1, 6]]),
+    (algorithms.merge_intervals, ([[1, 9], [2, 3], [20, 21]], 10), [[1, 9], [20, 21]]),
+    (algorithms.best_window, ([1, -2, 3, 4], 2), 7),
+    (algorithms.best_window, ([1], 2), 0),
+    (algorithms.in_base, (255, 16), "ff"),
+    (algorithms.in_base, (0, 2), "0"),
+    (algorithms.ways_to_pay, (10, [2, 5]), 2),
+    (algorithms.ways_to_pay, (100, [1, 5, 10, 25, 50]), 292),
+    (algorithms.count_islands, (["#.", ".#"], False), 2),
+    (algorithms.count_islands, (["#.", ".#"], True), 1),
+    (algorithms.count_islands, ([], True), 0),
+    (algorithms.shift_letters, ("xyz, A!", 3), "abc, A!"),
+    (algorithms.longest_climb, ([1, 3, 5, 6, 9], 2), 3),
+    (algorithms.longest_climb, ([], 1), 0),
+    (algorithms.last_one, (41, 3), 31),
+    (algorithms.last_one, (1, 7), 1),
+    (algorithms.spread, ("a bb ccc dddddd e", 4), ["a bb", "ccc", "dddddd", "e"]),
+]
+
+
+@pytest.mark.parametrize(("function", "arguments", "wanted"), WRITTEN)
+def test_algorithms_give_known_results(function: Any, arguments: tuple[Any, ...], wanted: Any) -> None:
+    assert function(*arguments) == wanted
+
+
+def test_every_algorithm_has_a_known_result() -> None:
+    assert {f.__name__ for f, _, _ in WRITTEN} == {family[0].__name__ for family in algorithms._FAMILIES}
+
+
+needs_monty = pytest.mark.skipif(bool(monty.missing()), reason=monty.missing())
+
+
+def handed_in(task: Task, code: str) -> dict[str, int]:
+    tasks = load_tasks("python")
+    box = Toolbox(tasks.tools(task), (), EpisodeInfo(task))
+    result = box.tools["submit"].call(code=code)
+    assert result.terminate
+    assert result.answer == code
+    found: dict[str, int] = box.snapshot()["submission"]
+    assert result.content.startswith(f"{found['passed']} of {found['tests']} tests passed.")
+    box.close()
+    tasks.close()
+    return found
+
+
+@needs_monty
+def test_only_a_function_that_is_right_for_all_hidden_inputs_is_right() -> None:
+    task = load_tasks("python", level=1).task(0)
+    assert "drop those that occurred before; then return how many are left" in task.messages[-1].content
+    right = "def solve(xs):\n    print('debug')\n    return len(set(xs))"
+    assert handed_in(task, right) == {"passed": 8, "tests": 8}
+    wrong = {
+        "def solve(xs): return len(xs)": range(1, 8),
+        "def solve(xs): return 7": range(8),
+        "def solve(xs): return len(set(xs)) if len(xs) < 12 else 1 / 0": range(1, 8),
+        "def solve(xs):\n    while True: pass": [0],
+        "def solve(xs): return": [0],
+        "def other(xs): return len(set(xs))": [0],
+        "def solve(xs) return 1": [0],
+        "": [0],
+        "x" * 30_000: [0],
+        "def solve(xs): return [x for x in [[]] * 10**9]": [0],
+        "import json\njson.dumps = lambda x: '0'\ndef solve(xs): return 0": range(8),
+        "class Same:\n    def __eq__(self, other): return True\ndef solve(xs): return Same()": [0],
+    }
+    for code, passed in wrong.items():
+        assert handed_in(task, code)["passed"] in passed, code
+
+
+@needs_monty
+def test_a_submission_ends_the_episode_and_its_verdict_is_the_reward() -> None:
+    env: Any = gym.make("toolstep/Python-v0", level=1)
+    for code, reward in ((None, 1.0), ("def solve(xs): return None", 0.0)):
+        env.reset(seed=2)
+        call = {"name": "submit", "arguments": {"code": code or env.unwrapped.task.answer}}
+        _, got, terminated, _, info = env.step(f"<tool_call>{json.dumps(call)}</tool_call>")
+        assert (got, terminated, info["stop_reason"]) == (reward, True, "tool_ended")
+    env.reset(seed=2)
+    assert env.step(f"```python\n{env.unwrapped.task.answer}\n```")[1] == 0.0  # it was not handed in
+    env.close()
+
+
+@needs_monty
+def test_rows_whose_code_hangs_are_judged_together() -> None:
+    env: Any = gym.make_vec("toolstep/Python-v0", num_envs=8, level=1)
+    env.reset(seed=0)
+    call = {"name": "submit", "arguments": {"code": "def solve(xs):\n    while True: pass"}}
+    started = time.monotonic()
+    _, rewards, terminated, _, _ = env.step([f"<tool_call>{json.dumps(call)}</tool_call>"] * 8)
+    assert time.monotonic() - started < 8 * SECONDS  # one after the other would take that long
+    assert terminated.all()
+    assert rewards.tolist() == [0.0] * 8
+    env.close()
+
+
+@pytest.mark.skipif(bool(cpython.missing()), reason=cpython.missing())
+def test_functions_can_be_judged_by_full_python_too() -> None:
+    env: Any = gym.make("toolstep/Python-v0", level=2, backend="cpython")
+    env.reset(seed=1)
+    for _ in range(2):
+        _, reward, terminated, _, _ = env.step(env.unwrapped.oracle_action())
+    assert (reward, terminated) == (1.0, True)
     env.close()

@@ -25,6 +25,7 @@ _REGISTRY: dict[str, str | Callable[..., TaskSet]] = {
     "toolstep/SQL-v0": "toolstep.envs.tasks.sql:SQLTasks",
     "toolstep/Search-v0": "toolstep.envs.tasks.search:SearchTasks",
     "toolstep/Files-v0": "toolstep.envs.tasks.files:FilesTasks",
+    "toolstep/Python-v0": "toolstep.envs.tasks.python:PythonTasks",
 }
 
 
