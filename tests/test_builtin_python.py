@@ -88,6 +88,7 @@ ORDINARY = [
     ("```python\n2 + 2\n```", "4"),
     ("try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    print(e)", "division by zero"),
     ("f'{3.14159:.2f}'", "'3.14'"),
+    ("import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    return 3\nprint(asyncio.run(f()))", "3"),
     (
         "class P:\n    def __init__(self, x): self.x = x\n    def __repr__(self): return f'P{self.x}'\nP(1)",
         "P1",
@@ -235,6 +236,29 @@ def test_what_stops_an_attack_is_told(backend: Any) -> None:
         memory = session.python("x = []\nwhile True: x.append('a' * 10**7)")
         assert memory.error is CallStatus.TOOL_ERROR
         assert "MemoryError" in memory.content
+
+
+@jailed
+def test_the_only_sockets_are_two_ends_of_a_stream_inside(tmp_path: Path) -> None:
+    code = """
+        import socket
+        for family in range(1, 45):
+            for kind in range(1, 11):
+                try: pair = socket.socketpair(family, kind)
+                except (OSError, ValueError): continue
+                print(family, kind)
+                end = pair[0]
+                for reach in (lambda: end.sendto(b"x", PATH), lambda: end.connect(PATH), lambda: end.bind(PATH)):
+                    try: reach(); print("reached")
+                    except OSError: pass
+    """
+    path = tmp_path / "listener"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener, opened("cpython") as session:
+        listener.bind(str(path))
+        listener.settimeout(0)
+        assert shows(session, textwrap.dedent(code).replace("PATH", repr(str(path)))) == "1 1"
+        with pytest.raises(BlockingIOError):
+            listener.recv(1)
 
 
 @jailed

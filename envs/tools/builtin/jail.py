@@ -38,6 +38,9 @@ _SYSCALLS: dict[str, tuple[int | None, int | None]] = {
     "faccessat2": (439, 439), "readlink": (89, None), "readlinkat": (267, 78), "getdents64": (217, 61),
     "getcwd": (79, 17), "dup": (32, 23), "poll": (7, None), "ppoll": (271, 73), "select": (23, None),
     "pselect6": (270, 72),
+    # an event loop within the process
+    "epoll_create1": (291, 20), "epoll_ctl": (233, 21), "epoll_wait": (232, None), "epoll_pwait": (281, 22),
+    "pipe2": (293, 59), "sendto": (44, 206), "recvfrom": (45, 207),
     # time and chance
     "clock_gettime": (228, 113), "clock_getres": (229, 114), "clock_nanosleep": (230, 115), "nanosleep": (35, 101),
     "gettimeofday": (96, 169), "time": (201, None), "times": (100, 153), "getrandom": (318, 278),
@@ -49,11 +52,13 @@ _SYSCALLS: dict[str, tuple[int | None, int | None]] = {
     "set_tid_address": (218, 96), "arch_prctl": (158, None), "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135),
     "rt_sigreturn": (15, 139), "sigaltstack": (131, 132),
 }  # fmt: skip
-# Allowed with some arguments only: argument number, and the values.
-_PARTLY: dict[str, tuple[tuple[int | None, int | None], int, tuple[int, ...]]] = {
-    "fcntl": ((72, 25), 1, (0, 1, 2, 3, 1030)),  # DUPFD, GETFD, SETFD, GETFL, DUPFD_CLOEXEC: no owner, no signal
-    "ioctl": ((16, 29), 1, (0x5401, 0x5450, 0x5451)),  # is it a terminal, close on exec
-    "prlimit64": ((302, 261), 0, (0,)),  # of itself
+# Allowed with some arguments only: which values each of these arguments may have.
+_PARTLY: dict[str, tuple[tuple[int | None, int | None], dict[int, tuple[int, ...]]]] = {
+    "fcntl": ((72, 25), {1: (0, 1, 2, 3, 1030)}),  # DUPFD, GETFD, SETFD, GETFL, DUPFD_CLOEXEC: no owner, no signal
+    "ioctl": ((16, 29), {1: (0x5401, 0x5421, 0x5450, 0x5451)}),  # is it a terminal, blocking, close on exec
+    "prlimit64": ((302, 261), {0: (0,)}),  # of itself
+    # Two ends of one stream (AF_UNIX, SOCK_STREAM and flags): a datagram could be sent to somebody else's socket.
+    "socketpair": ((53, 199), {0: (1,), 1: (0x1, 0x801, 0x80001, 0x80801)}),
 }
 _CLOSE = (3, 57)
 
@@ -197,22 +202,24 @@ def _program(machine: str, kept: Iterable[int]) -> list[Step]:
         number = numbers[column]
         if number is not None:
             steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ALLOW)]
-    for numbers, argument, values in _PARTLY.values():
-        steps += _when(numbers[column], argument, values, _ALLOW, otherwise=_FAIL | errno.EPERM)
-    steps += _when(_CLOSE[column], 0, tuple(kept), _FAIL | errno.EPERM, otherwise=_ALLOW)
+    for numbers, conditions in _PARTLY.values():
+        steps += _when(numbers[column], conditions, _ALLOW, otherwise=_FAIL | errno.EPERM)
+    steps += _when(_CLOSE[column], {0: tuple(kept)}, _FAIL | errno.EPERM, otherwise=_ALLOW)
     # The C library falls back to `clone` for a call that it is told does not exist.
     steps += [(_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, _FAIL | errno.ENOSYS)]
     return [*steps, (_RETURN, 0, 0, _FAIL | errno.EPERM)]
 
 
-def _when(number: int | None, argument: int, values: tuple[int, ...], then: int, otherwise: int) -> list[Step]:
+def _when(number: int | None, conditions: dict[int, tuple[int, ...]], then: int, otherwise: int) -> list[Step]:
+    """`then` where each argument has one of its values, else `otherwise`; nothing for other system calls."""
     if number is None:
         return []
-    low = 16 + 8 * argument + (4 if sys.byteorder == "big" else 0)
-    body: list[Step] = [(_LOAD, 0, 0, low)]
-    for value in values:
-        body += [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, then)]
-    body.append((_RETURN, 0, 0, otherwise))
+    body: list[Step] = []
+    for argument, values in conditions.items():
+        body.append((_LOAD, 0, 0, 16 + 8 * argument + (4 if sys.byteorder == "big" else 0)))
+        body += [(_EQUAL, len(values) - i, 0, value) for i, value in enumerate(values)]  # on to the next argument
+        body.append((_RETURN, 0, 0, otherwise))
+    body.append((_RETURN, 0, 0, then))
     return [(_EQUAL, 0, len(body), number), *body]
 
 
