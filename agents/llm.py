@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from toolstep.agents.base import Completion, SamplingParams
 from toolstep.agents.constrain import Constrain, ToolCalls
 from toolstep.agents.engine import Engine, EngineStats
+from toolstep.agents.shipped import model_source
 from toolstep.agents.text import StopWatch
 from toolstep.agents.weights import load_model
 
@@ -87,14 +88,14 @@ class LLMAgent:
         max_running: int | None = None,
         wrap: Callable[[Any], Any] | None = None,
     ) -> LLMAgent:
-        """Load model and tokenizer by name: a folder, a hub id, a `*.gguf` file, or "smollm2".
+        """Load model and tokenizer by name: a folder, a hub id, a `*.gguf` file, "smollm2", "tiny" or "tiny-sft".
 
         wrap: called with the model; what it returns is used, such as `lambda m: peft.get_peft_model(m, LoraConfig())`.
         """
         model = load_model(name, device, dtype)
         return cls(
             model if wrap is None else wrap(model),
-            name,
+            model_source(name),
             sampling=sampling,
             seed=seed,
             stop_ids=stop_ids,

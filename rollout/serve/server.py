@@ -12,6 +12,7 @@ from typing import Any
 import uvicorn
 
 from toolstep.agents.engine import Engine
+from toolstep.agents.shipped import model_source
 from toolstep.agents.weights import load_model
 from toolstep.envs.chat import ChatTemplate, ChatTemplateError, load_tokenizer
 from toolstep.envs.chat.stop_tokens import default_stop_tokens, stop_texts
@@ -65,7 +66,7 @@ def serve(options: Options) -> None:
 
 def load(options: Options) -> Served:
     """Model, tokenizer, chat template and engine."""
-    tokenizer = load_tokenizer(options.model)
+    tokenizer = load_tokenizer(model_source(options.model))
     chat, no_chat = None, ""
     try:
         chat = ChatTemplate(

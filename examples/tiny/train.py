@@ -1,0 +1,170 @@
+"""Makes toolstep-tiny, the model that comes with the package: 2 million parameters that learn tool use from nothing.
+
+    python examples/tiny/train.py --out runs/tiny           # what is done is not done again
+    python examples/tiny/train.py --out runs/tiny --ship    # and put it into agents/tiny
+
+Four stages, each a folder that `--agent hf:FOLDER` plays:
+
+    base   the tokenizer (tokenizer.py), and a Llama with random weights
+    copy   SFT on oracle episodes without their system message: copying numbers and names out of the context has to be
+           found first, and in whole prompts, where they are one place in a hundred, that takes ten times as long
+    sft    SFT on whole oracle episodes of Calculator, UnitConvert and Lookup, few of them Calculator at level 2
+    grpo   GRPO on Calculator at level 2: reward alone, no oracle
+
+All of it plays the training split; the problems of the test split, which the evaluations play, are never seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import tokenizer
+import torch
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+
+from toolstep.agents import LLMAgent, OracleAgent, SamplingParams
+from toolstep.agents.shipped import SHIPPED
+from toolstep.rollout import Trajectory, collect, evaluate, group_specs
+from toolstep.rollout.learn import GRPO, SFT, Training, warmup
+
+SEED = 0
+TASKS = [(env, level) for env in tokenizer.ENVS for level in tokenizer.LEVELS]
+Episodes = Mapping[tuple[str, int], int]
+COPY: Episodes = {task: 2000 for task in TASKS}
+WHOLE: Episodes = {task: 4000 for task in TASKS} | {("Calculator", 2): 500}
+GRPO_EPISODES = 128 * 300
+
+
+def make_base(folder: Path) -> None:
+    """A tokenizer that was trained, and a model that was not."""
+    made = tokenizer.build()
+    made.save_pretrained(folder)
+    torch.manual_seed(SEED)
+    config = LlamaConfig(
+        vocab_size=len(made),
+        hidden_size=192,
+        intermediate_size=512,
+        num_hidden_layers=4,
+        num_attention_heads=6,
+        num_key_value_heads=6,
+        max_position_embeddings=tokenizer.CONTEXT,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=made.eos_token_id,
+        pad_token_id=made.pad_token_id,
+    )
+    model = LlamaForCausalLM(config)
+    model.generation_config = GenerationConfig(eos_token_id=made.eos_token_id, pad_token_id=made.pad_token_id)
+    model.save_pretrained(folder)
+
+
+def make_copy(source: Path, folder: Path) -> None:
+    agent = load(source)
+    training = Training(warmup(2e-3), weight_decay=0.1, betas=(0.9, 0.99), micro_tokens=2048, log=folder)
+    episodes = [without_system(t, agent) for t in oracle_episodes(source, COPY, seed=1)]
+    SFT(agent, training, batch_rows=16, seed=SEED).learn(episodes, progress_bar=True)
+    agent.save_pretrained(folder)
+
+
+def make_sft(source: Path, folder: Path) -> None:
+    agent = load(source)
+    rate = warmup(2e-3, decay=True)
+    training = Training(rate, weight_decay=0.1, betas=(0.9, 0.99), micro_tokens=2048, log=folder)
+    episodes = oracle_episodes(source, WHOLE, seed=2)
+    SFT(agent, training, batch_rows=16, seed=SEED).learn(episodes, progress_bar=True)
+    agent.save_pretrained(folder)
+
+
+def make_grpo(source: Path, folder: Path) -> None:
+    agent = load(source)
+    envs, tests = (make_envs("Calculator", 2, agent, split) for split in ("train", "test"))
+    training = Training(warmup(3e-4, 0.01), micro_tokens=16384, log=folder, eval_envs=tests, eval_episodes=200)
+    GRPO(agent, envs, training, groups=16, group_size=8, seed=SEED).learn(GRPO_EPISODES, progress_bar=True)
+    agent.save_pretrained(folder)
+    envs.close()
+    tests.close()
+
+
+STAGES = {"copy": make_copy, "sft": make_sft, "grpo": make_grpo}
+
+
+def load(folder: Path) -> LLMAgent:
+    return LLMAgent.load(str(folder), device="cpu", dtype="float32", sampling=SamplingParams(max_new_tokens=128))
+
+
+def make_envs(env: str, level: int, agent: Any, split: str) -> Any:
+    return gym.make_vec(f"toolstep/{env}-v0", num_envs=128, level=level, split=split, max_turns=12, **agent.env_kwargs)
+
+
+def oracle_episodes(folder: Path, episodes: Episodes, seed: int) -> list[Trajectory]:
+    """Solved tasks of the training split, as ids of the tokenizer in `folder`."""
+    out: list[Trajectory] = []
+    for number, ((env, level), count) in enumerate(episodes.items()):
+        options = {"level": level, "split": "train", "max_turns": 12, "view": "tokens", "tokenizer": str(folder)}
+        envs = gym.make_vec(f"toolstep/{env}-v0", num_envs=32, **options)
+        specs = group_specs(count, 1, seed=1000 * seed + number)
+        out += collect(envs, OracleAgent(), specs)
+        envs.close()
+    assert all(t.total_reward == 1.0 for t in out)
+    return out
+
+
+def without_system(t: Trajectory, agent: LLMAgent) -> Trajectory:
+    """The episode from its user message on."""
+    opens = agent.decoder.convert_tokens_to_ids("<|im_start|>")
+    start = int(np.flatnonzero(t.token_ids[: t.prompt_length] == opens)[-2])
+    arrays = ("token_ids", "source", "logprobs", "model_logprobs", "turn", "weight_versions")
+    return replace(t, prompt_length=t.prompt_length - start, **{name: getattr(t, name)[start:] for name in arrays})
+
+
+def report(folder: Path, episodes: int) -> None:
+    """Greedy success on the test split, to `folder`/success.json."""
+    agent = LLMAgent.load(str(folder), device="cpu", sampling=SamplingParams(temperature=0.0, max_new_tokens=128))
+    found = {}
+    for env, level in TASKS:
+        envs = make_envs(env, level, agent, "test")
+        found[f"{env} {level}"] = evaluate(envs, agent, episodes, seed=SEED).success_rate
+        envs.close()
+    (folder / "success.json").write_text(json.dumps(found, indent=1) + "\n")
+    print(folder.name, *(f"{name}: {success:.3f}" for name, success in found.items()), sep="\n  ", flush=True)
+
+
+def ship(source: Path, target: Path) -> None:
+    """The model in half precision, and its tokenizer."""
+    agent = load(source)
+    agent.model.to(torch.float16)
+    agent.save_pretrained(target)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/tiny"))
+    parser.add_argument("--episodes", type=int, default=200, help="test episodes of each env and level")
+    parser.add_argument("--ship", action="store_true", help="write the last two stages to agents/tiny")
+    args = parser.parse_args()
+    source = args.out / "base"
+    if not (source / "model.safetensors").is_file():
+        make_base(source)
+    for name, make in STAGES.items():
+        folder = args.out / name
+        if not (folder / "success.json").is_file():
+            start = time.perf_counter()
+            make(source, folder)
+            print(f"{name}: {(time.perf_counter() - start) / 60:.1f} minutes", flush=True)
+            report(folder, args.episodes)
+        source = folder
+    if args.ship:
+        ship(args.out / "sft", SHIPPED["tiny-sft"])
+        ship(args.out / "grpo", SHIPPED["tiny"])
+
+
+if __name__ == "__main__":
+    main()
