@@ -1,9 +1,10 @@
 """The tokenizer of toolstep-tiny: byte-level BPE over what three task sets say, solved by their oracle.
 
 Tokens are what training costs, and most of a prompt is the same in every episode (system text, schemas, the template's
-words), so merges may run across words.  What has to be copied must not be merged with what stands around it, or the same number, name or unit would be other tokens in the
-question than in the call.  So each digit is a token, the pre-tokenizer sets operators, brackets and capitalised words
-apart, and the text is cut, before merges are learned, wherever a value stands that some call or answer repeats.
+words), so merges may run across words.  What has to be copied must not be merged with what stands around it, or the
+same number, name or unit would be other tokens in the question than in the call.  So each digit is a token, the
+pre-tokenizer sets operators, brackets and capitalised words apart, and the text is cut, before merges are learned,
+wherever a value stands that some call or answer repeats.
 
 The training split alone is read.  The same text gives the same tokenizer, byte for byte (tests/test_tiny.py).
 """
