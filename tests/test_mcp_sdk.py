@@ -183,7 +183,10 @@ def test_300_episodes_leave_nothing() -> None:
         envs.step([call("add", n=1)] * 3)
     assert threading.active_count() <= before[2] + 20
     envs.close()
-    assert (threads(), descriptors(), threading.active_count()) == before
+    # No more than before: what was just ending then may be gone.
+    assert threads() <= before[0]
+    assert descriptors() <= before[1]
+    assert threading.active_count() <= before[2]
 
 
 def test_a_factory_that_fails_says_so() -> None:
@@ -306,7 +309,8 @@ def test_http_sessions_leave_no_descriptor() -> None:
     until = time.monotonic() + 60
     while (threads(), descriptors()) != before and time.monotonic() < until:
         time.sleep(0.01)  # the server's ends
-    assert (threads(), descriptors()) == before
+    assert threads() <= before[0]
+    assert descriptors() <= before[1]
     served.stop()
 
 

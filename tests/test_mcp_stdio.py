@@ -404,7 +404,9 @@ def test_closing_leaves_no_thread_process_or_descriptor(tmp_path: Path) -> None:
     envs.close()
     envs.close()
     assert running(log) == []
-    assert (threads(), descriptors(), threading.active_count()) == before
+    assert threads() <= before[0]
+    assert descriptors() <= before[1]
+    assert threading.active_count() <= before[2]
 
 
 def test_an_env_that_nobody_closed_is_cleaned_up_when_it_is_collected(tmp_path: Path) -> None:

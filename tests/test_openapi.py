@@ -381,13 +381,13 @@ def test_100_episodes_leave_nothing() -> None:
             envs.step([call("count"), call("misbehave", how="empty"), call("misbehave", how="cut"), "2"])
         envs.close()
         envs.close()
-        assert eventually(lambda: (threads(), descriptors()) == before)
+        assert eventually(lambda: threads() <= before[0] and descriptors() <= before[1])
         env = make_env(source)
         env.reset(seed=0)
         asked(env, "getPet", id="1")
         del env, source, envs, warm
         gc.collect()
-        assert eventually(lambda: (threads(), descriptors()) == before)
+        assert eventually(lambda: threads() <= before[0] and descriptors() <= before[1])
 
 
 def test_a_source_can_be_pickled_and_given_to_several_envs(server: Server) -> None:
