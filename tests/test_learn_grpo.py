@@ -110,6 +110,18 @@ def test_groups_of_equal_rewards_teach_nothing_and_move_no_weight() -> None:
     assert same(before, weights(made))
 
 
+def test_a_moving_reference_stays_where_no_step_was_taken() -> None:
+    made = learner(reference="ema", ema_decay=0.5, reward=lambda groups: np.ones((len(groups), 4)))
+    assert made.reference is not None
+    with torch.no_grad():
+        made.model.lm_head.weight.mul_(1.1)  # so that a move would show
+    made.agent.update_weights()
+    before = {name: w.clone() for name, w in made.reference.weights().items()}
+    (metrics,) = history(made, 8)
+    assert metrics["skipped"] == 1.0
+    assert all(torch.equal(before[name], w) for name, w in made.reference.weights().items())
+
+
 def test_with_a_penalty_they_are_still_held_to_the_reference() -> None:
     objective = replace(OBJECTIVES["dapo"], kl_coef=0.1)
     made = learner(

@@ -273,7 +273,7 @@ def test_weather_units_agree() -> None:
         ("get_current_time", {"timezone": "America"}, "unknown time zone"),
         ("get_current_time", {"timezone": "right/Asia/Tokyo"}, "unknown time zone"),
         ("get_current_time", {"timezone": "../../etc/passwd"}, "unknown time zone"),
-        ("get_exchange_rate", {"from_currency": "USD", "to_currency": "XXX"}, "unknown currency 'XXX'"),
+        ("get_exchange_rate", {"from_currency": "USD", "to_currency": "ZZZ"}, "unknown currency 'ZZZ'"),
         ("translate_text", {"text": "good morning", "target_language": "klingon"}, "unknown language"),
         ("translate_text", {"text": "quantum", "target_language": "french"}, "unknown text"),
     ],

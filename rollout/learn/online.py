@@ -123,7 +123,7 @@ class OnlineLearner(Learner):
             # What the first step says of a fresh rollout is kept beside what the last one says.
             metrics |= found if step == 0 else {k: v for k, v in found.items() if not k.startswith("first_")}
             self.runner.step()
-            if self.reference is not None:
+            if self.reference is not None and not found["skipped"]:
                 self.reference.follow()
         return result, metrics
 
