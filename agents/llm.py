@@ -18,7 +18,7 @@ from toolstep.agents.constrain import Constrain, ToolCalls
 from toolstep.agents.engine import Engine, EngineStats
 from toolstep.agents.shipped import model_source
 from toolstep.agents.text import StopWatch
-from toolstep.agents.weights import load_model
+from toolstep.agents.weights import describe_model, load_model
 
 Ids = NDArray[np.int64]
 
@@ -133,6 +133,10 @@ class LLMAgent:
     def stats(self) -> EngineStats:
         """Tokens fed, copied and sampled so far."""
         return self.engine.stats
+
+    def describe(self) -> dict[str, Any]:
+        """What tells its model from another, as JSON (see `weights.describe_model`)."""
+        return describe_model(self.model)
 
     def start(self, row: int, seed: int) -> None:
         """Begin an episode in `row`: forget its context; `seed` alone decides what will be sampled in it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import torch
 
 from toolstep.agents.shipped import SHIPPED, model_source
+
+_SAMPLE = 1024  # numbers of each tensor that tell one set of weights from another
 
 
 class ModelNotFound(FileNotFoundError):
@@ -47,6 +50,31 @@ def load_model(name: str, device: str | torch.device | None = None, dtype: torch
     if name.startswith((".", "/", "~")) or (os.sep in name.strip(os.sep) and name.count("/") > 1):
         raise ModelNotFound(f"there is no folder {path}; expected a folder with a transformers model, or a hub id")
     return _from_hub(name, kind).to(target)
+
+
+def describe_model(model: torch.nn.Module) -> dict[str, Any]:
+    """What tells a model from another, as JSON: its class, `parameters` (their number), `dtype`, `device`, `weights`.
+
+    `weights` is a digest of the names and shapes of all parameters and of up to 1,024 evenly spaced numbers of each:
+    it takes milliseconds, and any training changes it.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    count = 0
+    first: torch.Tensor | None = None
+    for name, tensor in model.named_parameters():
+        first = tensor if first is None else first
+        count += tensor.numel()
+        flat = tensor.detach().reshape(-1)
+        numbers = flat[:: max(1, flat.numel() // _SAMPLE)][:_SAMPLE].contiguous().cpu()
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        digest.update(numbers.view(torch.uint8).numpy().tobytes())
+    return {
+        "class": type(model).__name__,
+        "parameters": count,
+        "dtype": None if first is None else str(first.dtype).removeprefix("torch."),
+        "device": None if first is None else first.device.type,
+        "weights": digest.hexdigest(),
+    }
 
 
 def smollm2_path() -> Path:

@@ -23,6 +23,7 @@ class Rows:
     is a RuntimeError that names the row.
 
     observations: the latest of each row, None before its first reset.  ended: bool[N], rows that await a reset.
+    tool_seconds: that all tool calls took so far.
     """
 
     def __init__(self, num: int, config: EnvConfig, max_steps: int | None):
@@ -33,6 +34,7 @@ class Rows:
         self.seeds: list[int] = [-1] * num
         self.observations: list[Any] = [None] * num
         self.ended = np.zeros(num, np.bool_)
+        self.tool_seconds = 0.0
         self._steps = np.zeros(num, np.int64)
 
     def __len__(self) -> int:
@@ -73,6 +75,7 @@ class Rows:
 
     def finish(self, i: int, results: Sequence[ToolResult]) -> Outcome:
         """Second half: the results of the calls go in, the outcome comes out."""
+        self.tool_seconds += sum(r.seconds for r in results)
         try:
             outcome = self.episodes[i].finish(results)
         except Exception as e:

@@ -242,6 +242,11 @@ class ToolUseVectorEnv(VectorEnv[Any, Any, Any]):
         """The generator of each row; None before the first reset."""
         return tuple(self._rows.rngs)
 
+    @property
+    def total_tool_seconds(self) -> float:
+        """Seconds that tools took so far, summed over the calls of all episodes (many of which ran at once)."""
+        return self._rows.tool_seconds
+
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """The attribute of each row's episode: "messages", "task", "record", "turns", "tool_seconds", ..."""
         return tuple(

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from toolstep.rollout.build import Settings
-from toolstep.rollout.jobs import EvalJob
+from toolstep.rollout.eval_job import EvalJob
 from toolstep.rollout.report import span
 
 ENV = "toolstep/Calculator-v0"

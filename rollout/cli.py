@@ -1,58 +1,23 @@
 """The command `toolstep`.  Everything heavy is imported inside the commands, so that `--help` is fast.
 
-Exit codes: 0 ok, 1 a failure while running, 2 usage (one line on stderr), 130 interrupted (what is finished is
-written).
+Exit codes: 0 ok, 1 a failure while running or less than was demanded, 2 usage (one line on stderr), 130 interrupted
+(what is finished is written).
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from toolstep.rollout.exits import FAILED, INTERRUPTED, USAGE, fail, one_line_errors
-from toolstep.rollout.export.formats import Format
+from toolstep.rollout.commands import evaluate, rollout
+from toolstep.rollout.exits import FAILED, INTERRUPTED, USAGE, one_line_errors
 from toolstep.rollout.learn.command import train
-from toolstep.rollout.options import (
-    AgentName,
-    Answer,
-    AsJson,
-    AuthEnv,
-    AutoresetMode,
-    BaseUrl,
-    ChatTemplateFile,
-    Device,
-    Env,
-    Level,
-    MaxNewTokens,
-    MaxTurns,
-    Mcp,
-    Mode,
-    NumEnvs,
-    OpenApi,
-    OptionalEnv,
-    OptionalSplit,
-    Overwrite,
-    Prompt,
-    Seed,
-    Shots,
-    Split,
-    SplitName,
-    StopTokens,
-    Tasks,
-    Temperature,
-    TopK,
-    TopP,
-)
+from toolstep.rollout.options import AsJson, Env, Level, MaxTurns, Seed, Split, SplitName
 from toolstep.rollout.serve.command import serve
-
-if TYPE_CHECKING:
-    from toolstep.rollout.build import Settings
-    from toolstep.rollout.jobs import Job
 
 app = typer.Typer(
     name="toolstep",
@@ -122,95 +87,6 @@ def play(
         made.close()
 
 
-@app.command(name="eval")
-def evaluate_(
-    context: typer.Context,
-    agent: AgentName,
-    env: OptionalEnv = None,
-    num_envs: NumEnvs = 16,
-    episodes: Annotated[
-        int | None, typer.Option(min=1, help="Tasks to play, once each; default: 100, or all of --tasks.")
-    ] = None,
-    seed: Seed = 0,
-    max_turns: MaxTurns = None,
-    max_new_tokens: MaxNewTokens = 256,
-    temperature: Temperature = 0.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    level: Level = None,
-    shots: Shots = 0,
-    split: OptionalSplit = None,
-    device: Device = None,
-    chat_template: ChatTemplateFile = None,
-    stop_token: StopTokens = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for config.json, episodes.jsonl, summary.json and summary.md.")
-    ] = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-    tasks: Tasks = None,
-    prompt: Prompt = None,
-    answer: Answer = None,
-    mcp: Mcp = None,
-    openapi: OpenApi = None,
-    base_url: BaseUrl = None,
-    auth_env: AuthEnv = None,
-    autoreset_mode: AutoresetMode = Mode.NEXT_STEP,
-) -> None:
-    """Evaluate an agent: success and mean reward with 95% intervals, tool calls, stop reasons, throughput."""
-    with one_line_errors():
-        from toolstep.rollout.jobs import EvalJob
-
-        settings = _settings(context)
-        job = EvalJob(settings, episodes, out, overwrite=overwrite)
-    _finish(job, as_json)
-
-
-@app.command()
-def rollout(
-    context: typer.Context,
-    agent: AgentName,
-    out: Annotated[
-        Path,
-        typer.Option(help="*.npz: token-level batch; *.jsonl: one episode a line; *.parquet: a table; else --format."),
-    ],
-    form: Annotated[
-        Format | None, typer.Option("--format", help="What to write; default: what the suffix of --out says.")
-    ] = None,
-    env: OptionalEnv = None,
-    groups: Annotated[int, typer.Option(min=1, help="Tasks.")] = 8,
-    group_size: Annotated[int, typer.Option(min=1, help="Samples of each task.")] = 8,
-    num_envs: NumEnvs = 16,
-    seed: Seed = 0,
-    max_turns: MaxTurns = None,
-    max_new_tokens: MaxNewTokens = 256,
-    temperature: Temperature = 1.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    level: Level = None,
-    shots: Shots = 0,
-    split: SplitName = Split.TRAIN,
-    device: Device = None,
-    chat_template: ChatTemplateFile = None,
-    stop_token: StopTokens = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
-    tasks: Tasks = None,
-    mcp: Mcp = None,
-    openapi: OpenApi = None,
-    base_url: BaseUrl = None,
-    auth_env: AuthEnv = None,
-    autoreset_mode: AutoresetMode = Mode.NEXT_STEP,
-) -> None:
-    """Collect groups of samples for training, as a token-level batch or as episodes."""
-    with one_line_errors():
-        from toolstep.rollout.jobs import RolloutJob
-
-        settings = _settings(context)
-        job = RolloutJob(settings, groups, group_size, out, overwrite=overwrite, form=form)
-    _finish(job, as_json)
-
-
 @app.command()
 def audit(
     model: Annotated[str, typer.Argument(help="tiny-sft, smollm2, a tokenizer's folder, a *.gguf file, or a hub id.")],
@@ -255,32 +131,10 @@ def audit(
         raise typer.Exit(FAILED)
 
 
+app.command(name="eval")(evaluate)
+app.command()(rollout)
 app.command()(serve)
 app.add_typer(train, name="train")
-
-
-def _settings(context: typer.Context) -> Settings:
-    """The options of the running command that decide how an env is played."""
-    from dataclasses import fields
-
-    from toolstep.rollout.build import Settings
-
-    given = {f.name: context.params[f.name] for f in fields(Settings) if f.name in context.params}
-    plain: dict[str, Any] = {k: v.value if isinstance(v, StrEnum) else v for k, v in given.items()}
-    return Settings(**plain)
-
-
-def _finish(job: Job, as_json: bool) -> None:
-    from toolstep.rollout.console import print_json
-    from toolstep.rollout.storage import StorageError
-
-    try:
-        job.run(quiet=as_json)
-    except StorageError as error:
-        fail(error, FAILED)
-    print_json(job.document()) if as_json else job.show()
-    if job.interrupted:
-        raise typer.Exit(INTERRUPTED)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -75,13 +75,26 @@ def play(
     run_seed = int(getattr(agent, "seed", 0) if seed is None else seed)
     metrics = metrics if metrics is not None else RunMetrics()
     make: Any = ContinuousRun if plays_continuously(envs, agent) else BarrierRun
-    yield from make(envs, agent, run_seed, metrics, tokens=is_token_view(envs)).episodes(specs)
+    run = make(envs, agent, run_seed, metrics, tokens=is_token_view(envs))
+    before = _tool_seconds(envs)
+    spent = metrics.tool_seconds or 0.0
+    for item in run.episodes(specs):
+        now = _tool_seconds(envs)
+        if before is not None and now is not None:
+            metrics.tool_seconds = spent + now - before
+        yield item
 
 
 def is_token_view(envs: VectorEnv[Any, Any, Any]) -> bool:
     """Whether observations and actions of the env are sequences of token ids."""
     space = envs.single_observation_space
     return isinstance(space, spaces.Sequence) and isinstance(space.feature_space, spaces.Discrete)
+
+
+def _tool_seconds(envs: VectorEnv[Any, Any, Any]) -> float | None:
+    """Seconds that the env's tools took so far; None where it does not tell."""
+    seconds = getattr(envs.unwrapped, "total_tool_seconds", None)
+    return seconds if isinstance(seconds, float) else None
 
 
 def _check(envs: Any) -> None:

@@ -1,85 +1,18 @@
-"""What the command line shows: tables on stdout, a live bar on stderr."""
+"""What the command line shows: tables on stdout, warnings on stderr."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
-from rich.text import Text
 
-from toolstep.rollout.collect import RunMetrics
-from toolstep.rollout.evaluate import Summary, succeeded
-from toolstep.rollout.report import rows, span
+from toolstep.rollout.evaluate import Summary
+from toolstep.rollout.report import SAMPLES_HEAD, SAMPLES_TITLE, TAG_HEAD, rows, samples_rows, tag_rows
 from toolstep.rollout.types import Trajectory
-
-
-class Progressed(Protocol):
-    """Told of each finished episode."""
-
-    def __call__(self, trajectory: Trajectory) -> None: ...
-
-
-class _Running(ProgressColumn):
-    """Success rate and throughput so far; read off at each refresh, so it moves between episodes too."""
-
-    def __init__(self, metrics: RunMetrics, counts: dict[str, int]):
-        self.metrics = metrics
-        self.counts = counts
-        super().__init__()
-
-    def render(self, task: Task) -> Text:
-        m = self.metrics
-        done = max(m.episodes, 1)
-        text = f"success {self.counts['successes'] / done:.2f}" if m.episodes else "success -"
-        if self.counts["errors"]:
-            text += f"  errors {self.counts['errors']}"
-        if m.sampled_tokens:
-            text += f"  {m.tokens_per_second:,.0f} tokens/s"
-        return Text(f"{text}  {m.episodes_per_second:.2f} episodes/s", style="cyan")
-
-
-@contextmanager
-def progress(description: str, total: int, metrics: RunMetrics, *, quiet: bool) -> Iterator[Progressed]:
-    """A live bar on stderr; nothing at all where stderr is no terminal, or with `quiet`."""
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield lambda trajectory: None
-        return
-    counts = {"successes": 0, "errors": 0}
-    bar = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _Running(metrics, counts),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )
-    with bar:
-        task = bar.add_task(escape(description), total=total)
-
-        def advance(trajectory: Trajectory) -> None:
-            counts["successes"] += succeeded(trajectory)
-            counts["errors"] += trajectory.status != "ok"
-            bar.advance(task)
-
-        yield advance
 
 
 def print_json(data: Any) -> None:
@@ -91,13 +24,18 @@ def print_summary(title: str, summary: Summary) -> None:
     """The final tables of an evaluation."""
     console = Console()
     console.print(pairs(title, rows(summary)))
+    if summary.passes:
+        console.print(table(SAMPLES_TITLE, SAMPLES_HEAD, samples_rows(summary)))
     for tag, values in summary.tags.items():
-        head = (tag, "episodes", "success", "95% interval", "mean reward")
-        table = Table(*head, title=f"by {escape(tag)}", title_justify="left")
-        for value, r in values.items():
-            cells = f"{r.success_rate:.3f}", span(r.success_interval), f"{r.mean_reward:.3f}"
-            table.add_row(escape(value), str(r.episodes), *cells)
-        console.print(table)
+        console.print(table(f"by {tag}", (tag, *TAG_HEAD), tag_rows(values)))
+
+
+def table(title: str, head: Sequence[str], body: Sequence[Sequence[str]]) -> Table:
+    """A table of plain texts."""
+    out = Table(*map(escape, head), title=escape(title), title_justify="left")
+    for cells in body:
+        out.add_row(*map(escape, cells))
+    return out
 
 
 def pairs(title: str, items: Sequence[tuple[str, str]]) -> Table:
@@ -116,6 +54,11 @@ def print_pairs(title: str, items: Sequence[tuple[str, str]]) -> None:
 
 def print_line(text: str) -> None:
     Console().print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_warning(text: str) -> None:
+    """One line on stderr."""
+    Console(stderr=True).print(f"toolstep: warning: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
 def print_conversation(trajectory: Trajectory) -> None:

@@ -13,13 +13,17 @@ from gymnasium.vector import VectorEnv
 from toolstep.agents.base import Agent
 from toolstep.rollout.collect import RunMetrics, collect
 from toolstep.rollout.specs import group_specs
-from toolstep.rollout.stats import Interval, bootstrap_mean, wilson
+from toolstep.rollout.stats import Interval, bootstrap_mean, clustered_wilson, pass_all, pass_at
 from toolstep.rollout.types import OK, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Wall-clock measurements of a run; the only part of a summary that is not reproducible."""
+    """Wall-clock measurements of a run; the only part of a summary that is not reproducible.
+
+    episodes: those that were played in it; fewer than the summary's where the run was resumed.  tool_seconds: as in
+    `RunMetrics`, None where the env does not tell.
+    """
 
     seconds: float
     agent_seconds: float
@@ -27,6 +31,8 @@ class Speed:
     tokens_per_second: float
     episodes_per_second: float
     wait_seconds: float = 0.0
+    tool_seconds: float | None = None
+    episodes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +47,30 @@ class TagResult:
 
 
 @dataclass(frozen=True, slots=True)
+class PassResult:
+    """What k samples of a task come to, as a mean over the `tasks` that have so many, errors among them.
+
+    pass_at: probability that one of them succeeds (pass@k).  pass_all: that all of them do (pass^k).
+    """
+
+    k: int
+    tasks: int
+    pass_at: float
+    pass_at_interval: Interval | None
+    pass_all: float
+    pass_all_interval: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """What an evaluation found.
 
     episodes: finished ones, all of them in every denominator.  requested: those that were listed; more than `episodes`
         only where the run was interrupted.
     errors: episodes whose status is not "ok" (by status in `statuses`): no success, whatever reward they got.
-    success_rate: with Wilson's interval.  mean_reward: with a bootstrap interval over tasks.
+    success_rate: with Wilson's interval (`clustered_wilson`).  mean_score, mean_reward: with bootstrap intervals over
+        tasks; the score is the task set's, in [0, 1], and 0 for an error.
+    passes: pass@k and pass^k for k = 1, 2, 4, ... and the number of samples; nothing where there is one sample a task.
     turns, sampled_tokens, observed_tokens, context_tokens: means an episode.  truncated_responses: their number.
     calls, stop_reasons, statuses: numbers by name, most frequent first.  tags: results by tag and value.
     """
@@ -58,6 +81,8 @@ class Summary:
     errors: int
     success_rate: float
     success_interval: Interval | None
+    mean_score: float
+    score_interval: Interval | None
     mean_reward: float
     reward_interval: Interval | None
     turns: float
@@ -69,6 +94,7 @@ class Summary:
     stop_reasons: dict[str, int] = field(default_factory=dict)
     statuses: dict[str, int] = field(default_factory=dict)
     tags: dict[str, dict[str, TagResult]] = field(default_factory=dict)
+    passes: list[PassResult] = field(default_factory=list)
     speed: Speed | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,13 +129,19 @@ def summarize(
     *,
     requested: int | None = None,
     metrics: RunMetrics | None = None,
+    speed: Speed | None = None,
     seed: int = 0,
 ) -> Summary:
-    """Sum finished episodes up; their order does not matter.  `seed` is that of the bootstrap."""
+    """Sum finished episodes up; their order does not matter.  `seed` is that of the bootstrap.
+
+    The speed is that of `metrics`, else what is given.
+    """
     rows = sorted(trajectories, key=lambda t: (t.group_id is None, t.group_id, t.seed, t.sample_index))
     successes = sum(map(succeeded, rows))
     statuses = Counter(t.status for t in rows)
+    tasks = [t.seed for t in rows]
     rewards = [t.total_reward for t in rows]
+    scores = [score(t) for t in rows]
     calls: Counter[str] = Counter()
     for t in rows:
         calls.update(call_counts(t))
@@ -119,9 +151,11 @@ def summarize(
         successes=successes,
         errors=len(rows) - statuses[OK],
         success_rate=successes / len(rows) if rows else 0.0,
-        success_interval=wilson(successes, len(rows)),
+        success_interval=clustered_wilson([succeeded(t) for t in rows], tasks),
+        mean_score=_mean(scores),
+        score_interval=bootstrap_mean(scores, clusters=tasks, seed=seed),
         mean_reward=_mean(rewards),
-        reward_interval=bootstrap_mean(rewards, clusters=[t.seed for t in rows], seed=seed),
+        reward_interval=bootstrap_mean(rewards, clusters=tasks, seed=seed),
         turns=_mean([t.turns for t in rows]),
         sampled_tokens=_mean([t.metrics.get("sampled_tokens", t.sampled) for t in rows]),
         observed_tokens=_mean([t.metrics.get("observed_tokens", t.observed) for t in rows]),
@@ -131,13 +165,19 @@ def summarize(
         stop_reasons=_ranked(Counter(t.stop_reason for t in rows)),
         statuses=_ranked(statuses),
         tags=_by_tag(rows),
-        speed=None if metrics is None else _speed(metrics),
+        passes=_passes(rows, seed),
+        speed=speed if metrics is None else _speed(metrics),
     )
 
 
 def succeeded(trajectory: Trajectory) -> bool:
     """Whether the episode is a success; one that failed for another reason than the agent is none."""
     return trajectory.status == OK and trajectory.metrics.get("success", 0.0) == 1.0
+
+
+def score(trajectory: Trajectory) -> float:
+    """The task set's score of the episode, in [0, 1]; 0 where it failed for another reason than the agent."""
+    return trajectory.metrics.get("score", 0.0) if trajectory.status == OK else 0.0
 
 
 def call_counts(trajectory: Trajectory) -> dict[str, int]:
@@ -171,11 +211,44 @@ def _tag_result(members: Sequence[Trajectory]) -> TagResult:
         episodes=len(members),
         successes=successes,
         success_rate=successes / len(members),
-        success_interval=wilson(successes, len(members)),
+        success_interval=clustered_wilson([succeeded(t) for t in members], [t.seed for t in members]),
         mean_reward=_mean([t.total_reward for t in members]),
     )
 
 
+def _passes(rows: Sequence[Trajectory], seed: int) -> list[PassResult]:
+    counts: dict[int, list[int]] = {}
+    for t in rows:
+        count = counts.setdefault(t.seed, [0, 0])
+        count[0] += succeeded(t)
+        count[1] += 1
+    most = max((n for _, n in counts.values()), default=0)
+    if most < 2:
+        return []
+    return [_pass_result(counts.values(), k, seed) for k in sorted({1 << i for i in range(most.bit_length())} | {most})]
+
+
+def _pass_result(counts: Iterable[Sequence[int]], k: int, seed: int) -> PassResult:
+    enough = [(good, n) for good, n in counts if n >= k]
+    some, all_ = ([f(good, n, k) for good, n in enough] for f in (pass_at, pass_all))
+    return PassResult(
+        k,
+        len(enough),
+        _mean(some),
+        bootstrap_mean(some, seed=seed),
+        _mean(all_),
+        bootstrap_mean(all_, seed=seed),
+    )
+
+
 def _speed(m: RunMetrics) -> Speed:
-    rates = m.tokens_per_second, m.episodes_per_second
-    return Speed(m.seconds, m.agent_seconds, m.env_seconds, *rates, wait_seconds=m.wait_seconds)
+    return Speed(
+        seconds=m.seconds,
+        agent_seconds=m.agent_seconds,
+        env_seconds=m.env_seconds,
+        tokens_per_second=m.tokens_per_second,
+        episodes_per_second=m.episodes_per_second,
+        wait_seconds=m.wait_seconds,
+        tool_seconds=m.tool_seconds,
+        episodes=m.episodes,
+    )

@@ -63,6 +63,7 @@ StopTokens = Annotated[
     list[str] | None,
     typer.Option("--stop-token", help="Where generation stops; may be repeated; default: the model's own."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout and nothing else.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout and nothing else there.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what --out names.")]
 AutoresetMode = Annotated[Mode, typer.Option(help="gymnasium's autoreset mode; results do not depend on it.")]

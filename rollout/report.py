@@ -1,41 +1,13 @@
-"""The output folder of an evaluation: config.json, episodes.jsonl, summary.json and summary.md."""
+"""An evaluation in words: the rows of its table, and summary.md."""
 
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Mapping, Sequence
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
-from toolstep.rollout.evaluate import Summary
+from toolstep.rollout.evaluate import Summary, TagResult
 from toolstep.rollout.stats import Interval
-from toolstep.rollout.storage import write_text
-
-_PACKAGES = ("toolstep", "gymnasium", "numpy", "scipy", "torch", "transformers", "tokenizers")
-
-
-def versions() -> dict[str, str | None]:
-    """Versions of Python and of the packages that results depend on; None for one that is not installed."""
-    out: dict[str, str | None] = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            out[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            out[name] = None
-    return out
-
-
-def write_json(path: Path, data: Any) -> None:
-    """Put `data` in the place of `path`; refuses NaN."""
-    write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
-
-
-def write_summary(folder: Path, summary: Summary, config: Mapping[str, Any]) -> None:
-    """summary.json and summary.md."""
-    write_json(folder / "summary.json", summary.to_dict())
-    write_text(folder / "summary.md", markdown(summary, config))
 
 
 def markdown(summary: Summary, config: Mapping[str, Any]) -> str:
@@ -44,22 +16,11 @@ def markdown(summary: Summary, config: Mapping[str, Any]) -> str:
     if summary.episodes < summary.requested:
         lines += [f"Interrupted: {summary.episodes} of {summary.requested} episodes are finished.", ""]
     lines += _table(("", ""), rows(summary))
+    if summary.passes:
+        lines += ["", f"## {SAMPLES_TITLE}", "", *_table(SAMPLES_HEAD, samples_rows(summary))]
     for tag, values in summary.tags.items():
         lines += ["", f"## By {tag}", ""]
-        head = (tag, "episodes", "success", "95% interval", "mean reward")
-        lines += _table(
-            head,
-            [
-                (
-                    value,
-                    str(r.episodes),
-                    f"{r.success_rate:.3f}",
-                    span(r.success_interval),
-                    f"{r.mean_reward:.3f}",
-                )
-                for value, r in values.items()
-            ],
-        )
+        lines += _table((tag, *TAG_HEAD), tag_rows(values))
     options = json.dumps(dict(config), indent=2)
     return "\n".join([*lines, "", "## Configuration", "", "```json", options, "```", ""])
 
@@ -72,6 +33,7 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
             f"{summary.success_rate:.3f}  {span(summary.success_interval)}  "
             f"({summary.successes} of {summary.episodes})",
         ),
+        ("mean score", f"{summary.mean_score:.3f}  {span(summary.score_interval)}"),
         ("mean reward", f"{summary.mean_reward:.3f}  {span(summary.reward_interval)}"),
         ("errors", f"{summary.errors}{_counts(summary.statuses, skip='ok')}"),
         ("turns", f"{summary.turns:.2f}"),
@@ -83,11 +45,42 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
     if summary.speed is not None:
         s = summary.speed
         wait = f", waiting for tools {s.wait_seconds:.1f} s" if s.wait_seconds else ""
+        part = f"  (the last {s.episodes} of {summary.episodes} episodes)" if s.episodes < summary.episodes else ""
         out += [
-            ("speed", f"{_rate(s.tokens_per_second)}{s.episodes_per_second:.2f} episodes/s"),
+            ("speed", f"{_rate(s.tokens_per_second)}{s.episodes_per_second:.2f} episodes/s{part}"),
             ("time", f"{s.seconds:.1f} s: agent {s.agent_seconds:.1f} s, env {s.env_seconds:.1f} s{wait}"),
         ]
+        if s.tool_seconds is not None:
+            out.append(("tools", f"{s.tool_seconds:.1f} s, summed over calls"))
     return out
+
+
+SAMPLES_TITLE = "k samples of a task: one succeeds (pass@k), all succeed (pass^k)"
+SAMPLES_HEAD = ("k", "tasks", "pass@k", "95% interval", "pass^k", "95% interval")
+TAG_HEAD = ("episodes", "success", "95% interval", "mean reward")
+
+
+def samples_rows(summary: Summary) -> list[tuple[str, ...]]:
+    """The table of pass@k and pass^k."""
+    return [
+        (
+            str(p.k),
+            str(p.tasks),
+            f"{p.pass_at:.3f}",
+            span(p.pass_at_interval),
+            f"{p.pass_all:.3f}",
+            span(p.pass_all_interval),
+        )
+        for p in summary.passes
+    ]
+
+
+def tag_rows(values: Mapping[str, TagResult]) -> list[tuple[str, ...]]:
+    """The table of one tag, a row for each value."""
+    return [
+        (value, str(r.episodes), f"{r.success_rate:.3f}", span(r.success_interval), f"{r.mean_reward:.3f}")
+        for value, r in values.items()
+    ]
 
 
 def span(interval: Interval | None) -> str:

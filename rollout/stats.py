@@ -1,4 +1,4 @@
-"""Intervals: how much a measured rate or mean may be trusted."""
+"""Rates and means of an evaluation, and how much they may be trusted."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ class Interval:
     confidence: float = CONFIDENCE
 
 
-def wilson(successes: int, total: int, confidence: float = CONFIDENCE) -> Interval | None:
+def wilson(successes: float, total: float, confidence: float = CONFIDENCE) -> Interval | None:
     """Wilson's score interval of a rate (Wilson 1927); None without observations.
 
-    Unlike the normal approximation it stays in [0, 1] and has a width at 0 and at `total` successes.
+    Unlike the normal approximation it stays in [0, 1] and has a width at 0 and at `total` successes.  Fractions come
+    from an effective sample size.
     """
     if not 0 <= successes <= total:
         raise ValueError(f"successes must be in [0, total={total}], got {successes}")
@@ -39,6 +40,56 @@ def wilson(successes: int, total: int, confidence: float = CONFIDENCE) -> Interv
     half = z / (1 + z * z / total) * math.sqrt(rate * (1 - rate) / total + z * z / (4 * total * total))
     # Rounding must not push an end past the rate itself, which it touches at 0 and at 1.
     return Interval(max(0.0, min(centre - half, rate)), min(1.0, max(centre + half, rate)), confidence)
+
+
+def clustered_wilson(
+    successes: Sequence[bool], clusters: Sequence[Hashable], confidence: float = CONFIDENCE
+) -> Interval | None:
+    """Wilson's interval of a rate whose observations belong to clusters (the samples of one task).
+
+    Members of a cluster are not independent, so the number of observations is divided by the design effect (Kish 1965;
+    for Wilson's interval Dean and Pagano 2015): the variance of the rate over clusters, by
+    that of independent observations.  It is held between the number of clusters and the number of observations, and is
+    the former where all are alike, because nothing can be said of the effect then.
+    """
+    total = len(successes)
+    if total == 0:
+        return None
+    counts: dict[Hashable, list[int]] = {}
+    for key, success in zip(clusters, successes, strict=True):
+        count = counts.setdefault(key, [0, 0])
+        count[0] += success
+        count[1] += 1
+    rate = sum(successes) / total
+    m = len(counts)
+    effective = float(m)
+    if 0 < rate < 1 and m > 1:
+        spread = sum((good - rate * n) ** 2 for good, n in counts.values()) * m / (m - 1)
+        if spread > 0:
+            effective = min(float(total), max(float(m), total * total * rate * (1 - rate) / spread))
+        else:
+            effective = float(total)
+    if effective == total:
+        return wilson(sum(successes), total, confidence)
+    return wilson(rate * effective, effective, confidence)
+
+
+def pass_at(successes: int, samples: int, k: int) -> float:
+    """pass@k: probability that one of k samples of a task succeeds, of `samples` of which `successes` did.
+
+    The unbiased estimate 1 - C(n - c, k) / C(n, k) (Chen et al. 2021, arXiv:2107.03374, equation 1).
+    """
+    return 1.0 - pass_all(samples - successes, samples, k)
+
+
+def pass_all(successes: int, samples: int, k: int) -> float:
+    """pass^k: probability that all k samples of a task succeed, C(c, k) / C(n, k), unbiased too.
+
+    (Yao et al. 2024, arXiv:2406.12045, section 4.)
+    """
+    if not 0 <= successes <= samples or not 1 <= k <= samples:
+        raise ValueError(f"there is no k = {k} of {samples} samples with {successes} successes")
+    return math.comb(successes, k) / math.comb(samples, k)
 
 
 def bootstrap_mean(

@@ -6,8 +6,9 @@ import errno
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -59,6 +60,34 @@ def check_folder(path: Path, *, overwrite: bool = False) -> None:
     _check_folder(path)
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes that ask for the same lock out of `folder`; it is free when the process ends, however.
+
+    Raises `StorageError` where another has it.  Does nothing where the system has no such locks (Windows, some network
+    file systems).
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with clear_errors(folder, "open"):
+        handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StorageError(
+                f"another process is writing to {folder}: wait for it or stop it, or choose another folder"
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+    finally:
+        os.close(handle)
+
+
 def _check_folder(folder: Path) -> None:
     with clear_errors(folder, "write to"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -89,6 +118,19 @@ def write_text(path: Path, text: str) -> None:
     """Put `text` in the place of `path`, whole."""
     with replacing(path) as file:
         file.write(text.encode())
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Put `data` in the place of `path`; refuses NaN."""
+    write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+
+def remove_leftovers(folder: Path, names: Collection[str]) -> None:
+    """Remove what processes that were killed while `replacing` these files have left beside them."""
+    with clear_errors(folder, "write to"):
+        for name in names:
+            for left in folder.glob(f".{name}.*"):
+                left.unlink(missing_ok=True)
 
 
 class EpisodeLog:
@@ -128,16 +170,76 @@ def read_episodes(path: Path | str) -> list[Trajectory]:
     is no trajectory is a `StorageError` with its number.
     """
     path = Path(path)
+    lines, _torn = _lines(path)
+    out = []
+    for number, line in enumerate(lines, start=1):
+        found = _parsed(line)
+        if isinstance(found, str):
+            raise StorageError(f"{path}, line {number}: {found}")
+        out.append(found)
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What `recover_episodes` found: the whole episodes, and by line number what is wrong with the other lines."""
+
+    episodes: list[Trajectory]
+    damaged: dict[int, str]
+
+
+def recover_episodes(path: Path, listed: Collection[tuple[int, int]], damaged: Path) -> Recovered:
+    """The whole episodes of a log, which can be appended to afterwards.
+
+    A torn last line is cut off.  Lines that are no trajectory, or not of a (seed, sample index) that is `listed`, or of
+    one that came before, are moved to the end of the file `damaged`, so that nothing is lost.  Raises `StorageError`
+    for a file in which no line is a listed episode: it is not the log of this run.
+    """
+    lines, torn = _lines(path)
+    good: dict[tuple[int, int], tuple[int, Trajectory]] = {}
+    bad: dict[int, str] = {}
+    for number, line in enumerate(lines, start=1):
+        found = _parsed(line)
+        if isinstance(found, str):
+            bad[number] = found
+            continue
+        key = found.seed, found.sample_index
+        if key not in listed:
+            bad[number] = f"seed {key[0]}, sample {key[1]} is none of this run's episodes"
+        elif key in good:
+            bad[number] = f"seed {key[0]}, sample {key[1]} is in line {good[key][0]} already"
+        else:
+            good[key] = (number, found)
+    if bad and not good:
+        number, problem = next(iter(bad.items()))
+        raise StorageError(f"{path} holds no episode of this run; line {number}: {problem}")
+    if bad:
+        with clear_errors(damaged, "write"), damaged.open("ab") as file:
+            file.writelines(lines[n - 1] + b"\n" for n in bad)
+            file.flush()
+            os.fsync(file.fileno())
+        with replacing(path) as file:
+            file.writelines(lines[n - 1] + b"\n" for n, _ in good.values())
+    elif torn:
+        with clear_errors(path, "write"):
+            os.truncate(path, path.stat().st_size - len(torn))
+    return Recovered([t for _, t in good.values()], bad)
+
+
+def _lines(path: Path) -> tuple[list[bytes], bytes]:
+    """The whole lines of a file, and what is behind the last of them."""
     with clear_errors(path, "read"):
         data = path.read_bytes()
-    whole, _, _torn = data.rpartition(b"\n")
-    out = []
-    for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):
-        try:
-            out.append(Trajectory.from_dict(json.loads(line)))
-        except (ValueError, TypeError, AttributeError, TrajectoryError) as error:
-            raise StorageError(f"{path}, line {number}: no trajectory: {error}") from error
-    return out
+    *whole, torn = data.split(b"\n")
+    return whole, torn
+
+
+def _parsed(line: bytes) -> Trajectory | str:
+    """The trajectory in a line, or what is wrong with it."""
+    try:
+        return Trajectory.from_dict(json.loads(line))
+    except (ValueError, TypeError, AttributeError, RecursionError, TrajectoryError) as error:
+        return f"no trajectory: {error}"
 
 
 def save_batch(path: Path | str, batch: RolloutBatch) -> None:

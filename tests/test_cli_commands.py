@@ -223,14 +223,17 @@ def test_json_is_the_only_thing_on_stdout(path):
     assert data["summary"]["episodes"] == 3
     assert data["config"]["num_envs"] == 3
     assert data["interrupted"] is False
-    assert done.stderr == ""
+    assert done.stderr.startswith("oracle on toolstep/Calculator-v0: 3/3 episodes  success 1.00")
 
 
-def test_no_progress_bar_where_there_is_no_terminal(path):
-    done = process(path, "eval", "calculator", "--agent", "oracle", "--episodes", "3")
+def test_progress_is_plain_lines_where_there_is_no_terminal(path):
+    args = ["eval", "calculator", "--agent", "oracle", "--episodes", "3"]
+    done = process(path, *args)
     assert done.returncode == 0
-    assert done.stderr == ""
-    assert "\x1b" not in done.stdout
+    assert len(done.stderr.splitlines()) >= 1
+    assert done.stderr.splitlines()[-1].startswith("oracle on toolstep/Calculator-v0: 3/3 episodes  success 1.00")
+    assert "\x1b" not in done.stdout + done.stderr
+    assert process(path, *args, "--quiet").stderr == ""
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
@@ -426,7 +429,7 @@ def test_a_model_without_a_chat_template_is_told_how_to_get_one(path, base_model
 
 def test_what_is_finished_is_kept_when_something_breaks(tmp_path, monkeypatch):
     from toolstep.rollout.build import Settings
-    from toolstep.rollout.jobs import RolloutJob
+    from toolstep.rollout.rollout_job import RolloutJob
 
     settings = Settings("calculator", "oracle", 2, 0, None, 8, 0.0, 0, 1.0, 1, 0, "train", None, "SameStep")
     job = RolloutJob(settings, 6, 1, tmp_path / "out.jsonl", overwrite=False)

@@ -149,7 +149,7 @@ def test_missing_package_is_named_before_any_work(name, extra, tmp_path, monkeyp
 def test_episodes_that_the_format_cannot_hold_are_kept(tmp_path):
     """An export that is refused after the work is done costs nothing but the export."""
     from toolstep.rollout.build import Settings
-    from toolstep.rollout.jobs import RolloutJob
+    from toolstep.rollout.rollout_job import RolloutJob
     from toolstep.rollout.storage import StorageError
 
     settings = Settings("calculator", "oracle", 2, 0, None, 8, 0.0, 0, 1.0, 1, 0, "train", None, "SameStep")

@@ -25,7 +25,7 @@ from toolstep.rollout.storage import (
 )
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(episodes, max_size=4))
 def test_episodes_round_trip(tmp_path, trajectories):
     path = tmp_path / "episodes.jsonl"

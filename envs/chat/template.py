@@ -88,6 +88,7 @@ class ChatTemplate:
             tokens = self._encoder.added
             variables = dict(self.tokenizer.special_tokens_map)
             self.stop_ids = frozenset(int(self.tokenizer.convert_tokens_to_ids(t)) for t in stops)
+        self.source = text  # of the template; a mapping where there are several
         if not stops:
             raise ChatTemplateError("stop_tokens is empty: no turn could ever end")
         self.stop_tokens: frozenset[str] = stops

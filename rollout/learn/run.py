@@ -19,6 +19,7 @@ from toolstep.agents.scripted import OracleAgent
 from toolstep.rollout import console, storage
 from toolstep.rollout.build import env_options, find_env
 from toolstep.rollout.collect import collect, group_specs
+from toolstep.rollout.config import versions
 from toolstep.rollout.evaluate import succeeded
 from toolstep.rollout.learn.dpo import DPO
 from toolstep.rollout.learn.grpo import GRPO
@@ -27,8 +28,7 @@ from toolstep.rollout.learn.log import read_log
 from toolstep.rollout.learn.optimizer import warmup
 from toolstep.rollout.learn.sft import SFT
 from toolstep.rollout.objective import OBJECTIVES
-from toolstep.rollout.report import versions, write_json
-from toolstep.rollout.storage import StorageError
+from toolstep.rollout.storage import StorageError, write_json
 from toolstep.rollout.types import Trajectory
 
 _CHECKPOINT = "checkpoint.safetensors"
