@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from toolstep.rollout.commands import evaluate, rollout
+from toolstep.rollout.compare.command import compare
 from toolstep.rollout.exits import FAILED, INTERRUPTED, USAGE, one_line_errors
 from toolstep.rollout.learn.command import train
 from toolstep.rollout.options import AsJson, Env, Level, MaxTurns, Seed, Split, SplitName
@@ -21,7 +22,7 @@ from toolstep.rollout.serve.command import serve
 
 app = typer.Typer(
     name="toolstep",
-    help="LLM tool use as Gymnasium environments: list, play, evaluate agents, collect rollouts, serve models.",
+    help="LLM tool use as Gymnasium environments: play, evaluate and compare agents, collect rollouts, train, serve.",
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -133,6 +134,7 @@ def audit(
 
 app.command(name="eval")(evaluate)
 app.command()(rollout)
+app.command()(compare)
 app.command()(serve)
 app.add_typer(train, name="train")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
@@ -98,7 +99,7 @@ def evaluate(
     Exit code 0: done; 1: a failure while running, or less than --min-score or --fail-on-error demand; 2: usage;
     130: interrupted, what is finished is written.
     """
-    with _output(as_json), one_line_errors():
+    with _output(as_json, quiet), one_line_errors():
         from toolstep.rollout.eval_job import Demands, EvalJob
 
         job = EvalJob(
@@ -152,7 +153,7 @@ def rollout(
     autoreset_mode: AutoresetMode = Mode.NEXT_STEP,
 ) -> None:
     """Collect groups of samples for training, as a token-level batch or as episodes."""
-    with _output(as_json), one_line_errors():
+    with _output(as_json, quiet), one_line_errors():
         from toolstep.rollout.rollout_job import RolloutJob
 
         job = RolloutJob(_settings(context), groups, group_size, out, overwrite=overwrite, form=form)
@@ -171,8 +172,13 @@ def _settings(context: typer.Context) -> Settings:
 
 
 @contextmanager
-def _output(as_json: bool) -> Iterator[None]:
-    """With --json, what tools and libraries print goes to stderr: stdout is for the document."""
+def _output(as_json: bool, quiet: bool) -> Iterator[None]:
+    """With --json, what tools and libraries print goes to stderr: stdout is for the document.
+
+    The bars of libraries (transformers loads weights with one) are for terminals.
+    """
+    if quiet or not sys.stderr.isatty():
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         yield
 
@@ -182,7 +188,7 @@ def _finish(job: Job, as_json: bool, quiet: bool) -> None:
     from toolstep.rollout.storage import StorageError
 
     try:
-        with _output(as_json):
+        with _output(as_json, quiet):
             job.run(quiet=quiet)
     except StorageError as error:
         fail(error, FAILED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib import metadata
 from pathlib import Path
@@ -107,25 +107,28 @@ def differences(
     first: Mapping[str, Any], second: Mapping[str, Any], *, ignore: frozenset[str] = NEUTRAL
 ) -> list[Difference]:
     """Where two configurations differ, in the order of their keys; `ignore` names keys at the top."""
-    a, b = dict(_flat(first, ignore)), dict(_flat(second, ignore))
+    a, b = flat(first, ignore), flat(second, ignore)
     keys = dict.fromkeys([*a, *b])
     return [Difference(k, a.get(k), b.get(k)) for k in keys if a.get(k) != b.get(k)]
+
+
+def flat(config: Mapping[str, Any], ignore: frozenset[str] = NEUTRAL) -> dict[str, Any]:
+    """The values by dotted key."""
+    out: dict[str, Any] = {}
+    for key, value in config.items():
+        if key in ignore:
+            continue
+        if isinstance(value, Mapping):
+            out.update({f"{key}.{k}": v for k, v in flat(value, frozenset()).items()})
+        else:
+            out[key] = value
+    return out
 
 
 def plain(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration as it is read back from JSON (tuples are lists there)."""
     out: dict[str, Any] = json.loads(json.dumps(dict(config), allow_nan=False))
     return out
-
-
-def _flat(config: Mapping[str, Any], ignore: frozenset[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in config.items():
-        if not prefix and key in ignore:
-            continue
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, ignore, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _digests(settings: Settings) -> dict[str, str]:
@@ -148,4 +151,8 @@ def _plain_or_name(value: Any) -> Any:
 
 def _short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"
+    if len(text) <= _SHOWN:
+        return text
+    if isinstance(value, list):
+        return f"[{_short(value[0])}, ...] ({len(value)} values)"
+    return f"{text[:_SHOWN]}... ({len(text)} characters)"

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
+from functools import partial
 
 import numpy as np
 import pytest
-from rollout_fakes import MODES, FakeTextAgent, FakeTokenAgent, fake_envs
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from rollout_fakes import MODES, FakeEnv, FakeTextAgent, FakeTokenAgent, fake_envs
 from test_rollout_types import make
 
-from toolstep.rollout.collect import RunMetrics
+from toolstep.rollout.collect import RunMetrics, collect
 from toolstep.rollout.evaluate import evaluate, summarize
 from toolstep.rollout.specs import group_specs
 from toolstep.rollout.stats import wilson
@@ -107,3 +110,84 @@ def test_nothing_finished_has_a_summary_too():
     summary = summarize([], requested=3)
     assert (summary.episodes, summary.success_rate, summary.success_interval) == (0, 0.0, None)
     json.dumps(summary.to_dict(), allow_nan=False)
+
+
+def test_several_samples_give_pass_at_k():
+    rows = [
+        episode(1.0, success=float(good), score=float(good), seed=task, status="ok" if sample else "env_error")
+        for task, goods in enumerate([(1, 1, 1), (0, 1, 0)])
+        for sample, good in enumerate(goods)
+    ]
+    summary = summarize(rows)
+    assert [(p.k, p.tasks) for p in summary.passes] == [(1, 2), (2, 2), (3, 2)]
+    # An error is no success, whatever it claims: 2 of 3 and 1 of 3.
+    assert [p.pass_at for p in summary.passes] == pytest.approx([1 / 2, (1 + 2 / 3) / 2, 1.0])
+    assert [p.pass_all for p in summary.passes] == pytest.approx([1 / 2, (1 / 3 + 0) / 2, 0.0])
+    assert summary.passes[0].pass_at == pytest.approx(summary.success_rate) == pytest.approx(summary.mean_score)
+    assert summarize(rows[1:]).passes[2].tasks == 1  # an interrupted run: the other task lacks a sample
+    assert summarize(rows[::3]).passes == []
+    json.dumps(summary.to_dict(), allow_nan=False)
+
+
+def test_score_is_partial_and_an_error_has_none():
+    rows = [
+        episode(2.0, score=0.5, seed=0),
+        episode(2.0, score=1.0, success=1.0, seed=1),
+        episode(2.0, score=1.0, success=1.0, status="env_error", seed=2),
+    ]
+    summary = summarize(rows)
+    assert (summary.mean_score, summary.mean_reward) == (0.5, 2.0)
+    assert summary.score_interval.low < 0.5 < summary.score_interval.high
+
+
+def test_order_of_the_list_does_not_matter():
+    specs = group_specs(8, 2, seed=1)
+    shuffled = [specs[i] for i in np.random.default_rng(0).permutation(len(specs))]
+    first, second = (summarize(collect(fake_envs(3), FakeTokenAgent(), s, seed=1)) for s in (specs, shuffled))
+    assert first == second
+
+
+def test_table_does_not_depend_on_worker_processes():
+    expected = table(evaluate(fake_envs(1, view="text"), FakeTextAgent(), 6, seed=3, samples=2))
+    for workers in (2, 5):
+        envs = AsyncVectorEnv(
+            [partial(FakeEnv, "text")] * workers,
+            shared_memory=False,
+            autoreset_mode=AutoresetMode.SAME_STEP,
+        )
+        try:
+            assert table(evaluate(envs, FakeTextAgent(), 6, seed=3, samples=2)) == expected
+        finally:
+            envs.close()
+
+
+def test_time_of_tools_is_summed_over_calls():
+    from toolstep.envs import ToolUseVectorEnv
+
+    def wait() -> str:
+        """Wait a little."""
+        time.sleep(0.02)
+        return "done"
+
+    tasks = [{"prompt": "wait", "answer": "done"}]
+
+    class Waits:
+        env_kwargs = {}
+
+        def predict(self, observation, state=None, episode_start=None, deterministic=False):
+            call = '<tool_call>\n{"name": "wait", "arguments": {}}\n</tool_call>'
+            return tuple(call if starts else "done" for starts in episode_start), state
+
+    envs = ToolUseVectorEnv(3, tasks, tools=[wait])
+    metrics = RunMetrics()
+    try:
+        first = evaluate(envs, Waits(), 6, metrics=metrics)
+        again = evaluate(envs, Waits(), 3)
+        in_all = envs.total_tool_seconds
+    finally:
+        envs.close()
+    assert first.calls == {"ok": 6}
+    assert metrics.tool_seconds == first.speed.tool_seconds >= 6 * 0.02
+    assert first.speed.tool_seconds + again.speed.tool_seconds == pytest.approx(in_all)
+    assert again.speed.tool_seconds >= 3 * 0.02
+    assert evaluate(fake_envs(2), FakeTokenAgent(), 2).speed.tool_seconds is None

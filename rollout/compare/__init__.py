@@ -1,0 +1,1 @@
+"""Two evaluations against each other, task by task: what `toolstep compare` does."""
