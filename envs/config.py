@@ -131,7 +131,8 @@ class EnvConfig:
             ToolBackendError, ImportError: what stands behind some tools (an MCP server, say) cannot be had.
         """
         limit_names = [f.name for f in fields(Limits)]
-        limits = Limits(**{k: options.pop(k) for k in limit_names if k in options})
+        given_limits = {k: options.pop(k) for k in limit_names if k in options}
+        Limits(**given_limits)  # a value that cannot work is told before anything is loaded
         if split not in ("train", "test"):
             raise EnvConfigError(f'split must be "train" or "test", got {split!r}')
         if isinstance(shots, bool) or not isinstance(shots, int) or not 0 <= shots <= MAX_SHOTS:
@@ -154,6 +155,9 @@ class EnvConfig:
             task_set = load_tasks(tasks, **options)
         except TypeError as e:
             raise _with_nearest(e, options, limit_names) from e
+        limits = Limits(**{**task_set.limits, **given_limits})
+        if task_set.size(split) == 0:
+            task_set.task(0, split)  # says why
         chat = ChatTemplate(
             tokenizer,
             chat_template=chat_template,

@@ -221,7 +221,7 @@ class Episode:
         self.statuses += statuses
 
         if self.stop_reason is None and not reading.cut and not turn.calls:
-            reply = self.config.tasks.reply(self.record)
+            reply = self._reply()
             if reply is None:
                 self.stop_reason = StopReason.ANSWERED
             else:
@@ -243,7 +243,8 @@ class Episode:
         reward = float(sum(r.reward for r in results))
         terms: dict[str, float] = {}
         if self.stop_reason is not None:
-            self._state = self._box.snapshot() if self._box is not None else {}
+            if self._box is not None and self.stop_reason is not StopReason.ANSWERED:
+                self._state = self._box.snapshot()
             reward += self._final_reward(terms)
             self.close()
         if not math.isfinite(reward):
@@ -292,7 +293,7 @@ class Episode:
         if self.over:
             return None
         turn = self.config.tasks.oracle(self.record)
-        text = self.config.chat.write(turn, prompt_tail=self._tail, tools=self.schemas)
+        text = self.config.chat.write(turn, prompt_tail=self._tail, tools=self._offered)
         return self.config.view.write(text)
 
     def _begins_segment(self, history: Sequence[Message], turn: Message, new: Sequence[Message]) -> bool:
@@ -346,8 +347,20 @@ class Episode:
             return float(sum(terms.values()))
         return self.score if reward is None else float(reward(record))
 
+    def _reply(self) -> Message | None:
+        """What the user says to an answer, tools that are new by then included; None ends the episode."""
+        if self._box is not None:
+            self._box.answered()
+            self._state = self._box.snapshot()
+        reply = self.config.tasks.reply(self.record)
+        if reply is not None and self._box is not None and self._box.changes():
+            told = [reply]
+            self._tell_changes(told)
+            reply = told[0]
+        return reply
+
     def _tell_changes(self, replies: list[Message]) -> None:
-        """The model reads of other tools behind the turn's last result: the prompt that shows them is in the past."""
+        """The model reads of other tools behind the last of the replies: the prompt that shows them is in the past."""
         assert self._box is not None
         before, self._offered = self._offered, [t.schema for t in self._box.tools.values()]
         news = news_of(before, self._offered)

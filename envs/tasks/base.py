@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from toolstep.envs.types import EpisodeRecord, Message, Task, Turn
 
@@ -35,6 +35,8 @@ class TaskSet(ABC):
     name: ClassVar[str]
     #: The system prompt that opens each task, "" for none.
     system: str = ""
+    #: What an env limits episodes to where it is told nothing else: keywords of `toolstep.envs.config.Limits`.
+    limits: ClassVar[Mapping[str, Any]] = {}
 
     @abstractmethod
     def task(self, seed: int, split: Split = "train") -> Task:
@@ -56,7 +58,14 @@ class TaskSet(ABC):
         raise NoOracle(f"task set {self.name!r} has no oracle: override {type(self).__name__}.oracle(record) -> Turn")
 
     def reply(self, record: EpisodeRecord) -> Message | None:
-        """A user message that goes on after an answer; None (the default) ends the episode there."""
+        """A user message that goes on after an answer; None (the default) ends the episode there.
+
+        `record.state` is what the episode's tools have left behind by then.
+        """
+        return None
+
+    def size(self, split: Split = "train") -> int | None:
+        """The number of tasks, where they are a fixed list: then seed i is task i, modulo that.  None: drawn."""
         return None
 
     def close(self) -> None:  # noqa: B027  nothing to free is the rule

@@ -13,7 +13,7 @@ from toolstep.envs.types import CallStatus, EpisodeRecord, Message, ToolCall, Tu
 if TYPE_CHECKING:
     from toolstep.envs.tools import Executor, Toolbox
 
-_MAX_TURNS = 20
+_MAX_TURNS = 64
 
 
 def call(record: EpisodeRecord, *wanted: tuple[str, Mapping[str, Any]]) -> Turn:
@@ -56,7 +56,8 @@ def result_of(record: EpisodeRecord, name: str, arguments: Mapping[str, Any]) ->
 
 
 def example_messages(tasks: TaskSet, k: int, seed: int = 0) -> tuple[Message, ...]:
-    """K solved episodes: user, assistant with calls, tool, ..., assistant with the answer; no system message.
+    """K solved episodes: user, assistant with calls, tool, ..., assistant with the answer, as often as the user goes
+    on; no system message.
 
     Each is a different problem of the training split, solved by the set's oracle with the set's real tools.  The result
     is a pure function of the arguments, so that every row shares the prefix.
@@ -112,10 +113,25 @@ def _answered(tasks: TaskSet, record: EpisodeRecord, box: Toolbox, executor: Exe
         new = [Message("assistant", turn.content, tool_calls=made)]
         new += [Message("tool", a.content, tool_call_id=c.id, name=c.name) for c, a in zip(made, answers, strict=True)]
         record = replace(record, messages=(*record.messages, *new), turns=turn_index)
-        if not turn.calls:
+        if turn.calls:
+            continue
+        box.answered()
+        record = replace(record, state=box.snapshot())
+        reply = tasks.reply(record)
+        if reply is None:
             break
+        record = replace(record, messages=(*record.messages, _with_changes(reply, box)))
     record = replace(record, state=box.snapshot())
     score = tasks.score(record)
     if score < 1:
         raise TaskError(f"{tasks.name}: the oracle of {record.task.id!r} scored {score}; its answer: {record.answer!r}")
     return record.messages[start:]
+
+
+def _with_changes(reply: Message, box: Toolbox) -> Message:
+    """The user's message, and which tools are new with it."""
+    from toolstep.envs.tools.news import news_of
+
+    before = [t.schema for t in box.tools.values()]
+    news = news_of(before, [t.schema for t in box.tools.values()]) if box.changes() else ""
+    return replace(reply, content=f"{reply.content}\n\n{news}") if news else reply

@@ -56,9 +56,11 @@ class ToolFactory(ABC):
         Where tools depend on something that takes its time, comes and goes (a server), it may also have:
 
         - `ready()`: called before calls of its tools run, outside their deadlines; it waits for what was started.
-        - `changes() -> list[Tool] | None`: called when they have run: its tools, where they are no longer the same.
+        - `answered()`: the agent has answered, and made no call; the user may go on (`TaskSet.reply`).
+        - `changes() -> list[Tool] | None`: called when calls have run, and when the user goes on: its tools, where they
+          are no longer the same.
 
-        Both raise ToolBackendError where the episode cannot go on; it ends with status "env_error" then.
+        All raise ToolBackendError where the episode cannot go on; it ends with status "env_error" then.
         """
 
     def open(self) -> None:  # noqa: B027  nothing to find out is the rule
@@ -207,6 +209,12 @@ class Toolbox:
         for made in distinct(self._made):
             if callable(getattr(made, "ready", None)) and not set(names).isdisjoint(self._names.get(id(made), ())):
                 made.ready()
+
+    def answered(self) -> None:
+        """Tell what was made that the agent has answered.  Raises what `answered` of a maker does."""
+        for made in distinct(self._made):
+            if callable(getattr(made, "answered", None)):
+                made.answered()
 
     def changes(self) -> bool:
         """Whether other tools are on offer than before; `tools` has them now.  Raises what `changes` of a maker does.
