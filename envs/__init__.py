@@ -5,6 +5,7 @@ from __future__ import annotations
 import gymnasium as gym
 
 from toolstep.envs.spaces import TokenSequence, UnicodeText
+from toolstep.envs.tasks.families import FAMILIES
 from toolstep.envs.tool_use import ToolUseEnv
 from toolstep.envs.types import (
     CallStatus,
@@ -48,11 +49,16 @@ _IDS = {
     "toolstep/Python-v0": "python",
 }
 
-for _id, _tasks in _IDS.items():
+_KWARGS = {
+    **{_id: {"tasks": _tasks} for _id, _tasks in _IDS.items()},
+    **{f.id(m): {"tasks": f.id(m), **f.options} for f in FAMILIES for m in f.members},
+}
+
+for _id, _kwargs in _KWARGS.items():
     gym.register(
         id=_id,
         # Strings, so that a spec survives JSON, pickling and a spawned worker.
         entry_point="toolstep.envs.tool_use:ToolUseEnv",
         vector_entry_point="toolstep.envs.vector:ToolUseVectorEnv",
-        kwargs={"tasks": _tasks},
+        kwargs=_kwargs,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from toolstep.envs.tasks import TaskList
+    from toolstep.envs.tasks import TaskList, TaskSet
 
 NAMESPACE = "toolstep/"
 
@@ -70,6 +70,8 @@ def find_env(name: str) -> str:
     """
     import gymnasium as gym
 
+    from toolstep.envs.tasks.families import family_of
+
     known = env_ids()
     module, colon, rest = name.rpartition(":")
     if colon:
@@ -83,7 +85,18 @@ def find_env(name: str) -> str:
     found = {_short(i): i for i in known}.get(_short(name))
     if found is not None:
         return found
-    raise UnknownEnv(f"unknown env {name!r}{_nearest(name, known)} Known envs: {', '.join(known)}")
+    members = {i: family_of(i) for i in known}
+    listed = dict.fromkeys(i if (member := members[i]) is None else member[0].pattern for i in known)
+    raise UnknownEnv(f"unknown env {name!r}{_nearest(name, known)} Known envs: {', '.join(listed)}")
+
+
+def task_set(env_id: str) -> TaskSet:
+    """The tasks of an env that comes with toolstep."""
+    import gymnasium as gym
+
+    from toolstep.envs.tasks import load_tasks
+
+    return load_tasks(gym.spec(env_id).kwargs["tasks"])
 
 
 def make_agent_and_envs(settings: Settings, tasks: TaskList | None = None) -> tuple[Any, Any]:

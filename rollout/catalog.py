@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from toolstep.rollout.build import env_ids, env_options, find_env
+from toolstep.envs.tasks.families import family_of
+from toolstep.rollout.build import env_ids, env_options, find_env, task_set
 
 
 def list_envs() -> list[dict[str, str]]:
-    """id and description of each env that comes with toolstep."""
-    return [{"id": i, "description": _description(_task_set(i))} for i in env_ids()]
+    """Each env that comes with toolstep: id, description, the family that it belongs to and what that needs, "" for
+    none."""
+    return [_item(i) for i in env_ids()]
 
 
 def describe(name: str, *, seed: int = 0, level: int | None = None) -> dict[str, Any]:
@@ -24,7 +26,7 @@ def describe(name: str, *, seed: int = 0, level: int | None = None) -> dict[str,
         tasks = env.unwrapped.config.tasks
         return {
             "id": env_id,
-            "description": _description(tasks),
+            "description": _about(env_id, tasks),
             "options": _options(tasks),
             "observation_space": str(env.observation_space),
             "action_space": str(env.action_space),
@@ -38,18 +40,22 @@ def describe(name: str, *, seed: int = 0, level: int | None = None) -> dict[str,
         env.close()
 
 
-def _task_set(env_id: str) -> Any:
-    import gymnasium as gym
+def _item(env_id: str) -> dict[str, str]:
+    member = family_of(env_id)
+    if member is not None:  # its package may not be installed
+        family, _ = member
+        return {"id": env_id, "description": family.about, "family": family.pattern, "needs": family.needs}
+    return {"id": env_id, "description": _about(env_id, task_set(env_id)), "family": "", "needs": ""}
 
-    from toolstep.envs.tasks import load_tasks
 
-    return load_tasks(gym.spec(env_id).kwargs["tasks"])
-
-
-def _description(tasks: Any) -> str:
+def _about(env_id: str, tasks: Any) -> str:
+    member = family_of(env_id)
+    if member is not None:
+        return member[0].about
     return (inspect.getdoc(type(tasks)) or "").strip().partition("\n\n")[0].replace("\n", " ")
 
 
 def _options(tasks: Any) -> list[str]:
     parameters = inspect.signature(type(tasks)).parameters.values()
-    return [str(p.replace(annotation=p.empty)) for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    # What has no default is what the name of a family's member stands for.
+    return [str(p.replace(annotation=p.empty)) for p in parameters if p.default is not p.empty]

@@ -56,7 +56,7 @@ def evaluate(
     agent: AgentName,
     env: OptionalEnv = None,
     num_envs: NumEnvs = 16,
-    episodes: Annotated[int | None, typer.Option(min=1, help="Tasks to play; default: 100, or all of --tasks.")] = None,
+    episodes: Annotated[int | None, typer.Option(min=1, help="Tasks to play; default: 100, or all of a list.")] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Samples of each task; more than one: pass@k and pass^k.")] = 1,
     seed: Seed = 0,
     max_turns: MaxTurns = None,

@@ -70,10 +70,19 @@ def print_conversation(trajectory: Trajectory) -> None:
 
 
 def print_envs(items: Sequence[Mapping[str, str]]) -> None:
-    """The list of envs."""
+    """The list of envs, a family in one row."""
     table = Table("env", "what it is")
+    families: dict[str, list[Mapping[str, str]]] = {}
     for item in items:
-        table.add_row(escape(item["id"]), escape(item["description"]))
+        if item["family"]:
+            families.setdefault(item["family"], []).append(item)
+        else:
+            table.add_row(escape(item["id"]), escape(item["description"]))
+    for pattern, members in families.items():
+        before, after = pattern.split("*")
+        names = ", ".join(m["id"].removeprefix(before).removesuffix(after) for m in members)
+        about = f"{members[0]['description']} Needs: {members[0]['needs']}\n* is one of {names}."
+        table.add_row(escape(pattern), escape(about))
     Console().print(table)
 
 

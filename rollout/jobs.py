@@ -11,7 +11,7 @@ from typing import Any
 
 from toolstep.envs.tasks import TaskList
 from toolstep.envs.tasks.base import check_split
-from toolstep.rollout.build import Settings, make_agent_and_envs
+from toolstep.rollout.build import NAMESPACE, Settings, make_agent_and_envs, task_set
 from toolstep.rollout.collect import RunMetrics, collect
 from toolstep.rollout.config import asked_config, made_config
 from toolstep.rollout.given import checked
@@ -32,7 +32,7 @@ class Job(ABC):
     command: str
 
     def __init__(self, settings: Settings, num_tasks: int | None, group_size: int, out: Path | None):
-        """num_tasks: None: 100 tasks of an env, all that a file lists."""
+        """num_tasks: None: 100 tasks of an env that draws them, all that a file or a benchmark lists."""
         settings, tasks = checked(settings)
         self.specs = _specs(settings, tasks, num_tasks, group_size)
         self.out = out
@@ -108,9 +108,17 @@ class Job(ABC):
 
 
 def _specs(settings: Settings, tasks: TaskList | None, num_tasks: int | None, group_size: int) -> list[EpisodeSpec]:
-    if tasks is None:
+    split = check_split(settings.split or "train")
+    size: int | None = None
+    if tasks is not None:
+        size = tasks.size(split)
+    elif settings.env is not None and settings.env.startswith(NAMESPACE):
+        listed = task_set(settings.env)
+        size = listed.size(split)
+        if size == 0:
+            listed.task(0, split)  # says why
+    if size is None:
         return group_specs(num_tasks or EPISODES, group_size, settings.seed)
-    size = tasks.size(check_split(settings.split or "train"))
     if not size:
         raise ValueError(f"{settings.env} has no tasks in the split {settings.split!r}")
     return listed_specs(size, min(num_tasks or size, size), group_size)

@@ -156,7 +156,7 @@ def test_envs_are_listed_and_described():
     table = ok("envs")
     items = json.loads(ok("envs", "--json"))
     assert {i["id"] for i in items} >= {"toolstep/Calculator-v0", "toolstep/Lookup-v0"}
-    assert all(i["id"] in table and i["description"] for i in items)
+    assert all((i["family"] or i["id"]) in table and i["description"] for i in items)
     data = json.loads(ok("envs", "Calculator-v0", "--json", "--level", "1", "--seed", "3"))
     assert data["id"] == "toolstep/Calculator-v0"
     assert data["tags"]["level"] == "1"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from toolstep.envs.tasks.base import TaskError, TaskSet, nearest
+from toolstep.envs.tasks.families import FAMILIES, family_of
 from toolstep.envs.tasks.jsonl import SUFFIX, read_tasks
 from toolstep.envs.tasks.lists import FunctionTasks, TaskList
 
@@ -29,9 +31,12 @@ _REGISTRY: dict[str, str | Callable[..., TaskSet]] = {
 }
 
 
+_MEMBERS = tuple(family.id(member) for family in FAMILIES for member in family.members)
+
+
 def task_names() -> tuple[str, ...]:
-    """The registered names."""
-    return tuple(_REGISTRY)
+    """The registered names, those of families (`toolstep/BFCL-<category>-v0`) included."""
+    return (*_REGISTRY, *_MEMBERS)
 
 
 def register_tasks(name: str, factory: str | Callable[..., TaskSet]) -> None:
@@ -40,8 +45,8 @@ def register_tasks(name: str, factory: str | Callable[..., TaskSet]) -> None:
     Raises:
         TaskError: another factory has that name.
     """
-    if _REGISTRY.get(name, factory) != factory:
-        raise TaskError(f"task set {name!r} is registered already, as {_REGISTRY[name]!r}")
+    if _REGISTRY.get(name, factory) != factory or name in _MEMBERS:
+        raise TaskError(f"task set {name!r} is registered already, as {_REGISTRY.get(name, name)!r}")
     _REGISTRY[name] = factory
 
 
@@ -76,7 +81,7 @@ def load_tasks(spec: object, **options: Any) -> TaskSet:
     if callable(spec):
         return _construct(FunctionTasks, (spec,), options, "a task function")
     raise TaskError(
-        f"cannot make a task set of {spec!r:.80}: give a name ({', '.join(_REGISTRY)}), a TaskSet, "
+        f"cannot make a task set of {spec!r:.80}: give a name ({', '.join(_listed())}), a TaskSet, "
         f"a list of {{'prompt', 'answer'}} or a function from a seed to a Task"
     )
 
@@ -87,15 +92,28 @@ def _short(name: str) -> str:
 
 
 def _factory(name: str) -> Callable[..., TaskSet]:
-    known = name if name in _REGISTRY else next((n for n in _REGISTRY if _short(n) == _short(name)), None)
+    names = task_names()
+    known = name if name in names else next((n for n in names if _short(n) == _short(name)), None)
     if known is None:
-        raise TaskError(f"unknown task set {name!r}; {nearest(name, _REGISTRY)}")
-    found = _REGISTRY[known]
+        raise TaskError(f"unknown task set {name!r}; {_nearest(name)}")
+    member = family_of(known)
+    found = _REGISTRY[known] if member is None else member[0].factory
     if not isinstance(found, str):
         return found
     module, _, attribute = found.partition(":")
     factory: Callable[..., TaskSet] = getattr(importlib.import_module(module), attribute)
-    return factory
+    return factory if member is None else functools.partial(factory, member[1])
+
+
+def _listed() -> list[str]:
+    """All names, each family's in one."""
+    return [*_REGISTRY, *(family.pattern for family in FAMILIES)]
+
+
+def _nearest(name: str) -> str:
+    """The end of an error message: the nearest name of all, and the list."""
+    hint, _, _ = nearest(name, task_names()).rpartition("Known: ")
+    return f"{hint}Known: {', '.join(sorted(_listed()))}"
 
 
 def _construct(

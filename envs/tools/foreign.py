@@ -1,4 +1,4 @@
-"""Arguments of a tool that came with a JSON schema of its own: MCP, OpenAPI, BFCL."""
+"""Arguments of a tool that came with a JSON schema of its own: MCP, OpenAPI, a benchmark."""
 
 from __future__ import annotations
 
@@ -32,6 +32,22 @@ class SchemaSignature:
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments with harmless slips mended; raises `check.Mismatch`es as ArgumentError in `validate`."""
         return check(dict(arguments), self.schema)
+
+    def spread(self, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """No positional arguments; every argument a keyword."""
+        return [], dict(arguments)
+
+
+class PassedOn:
+    """The signature of a tool that is the judge of its own arguments: the schema is shown, and nothing is checked."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self.schema = {"type": "object", **schema}
+        self.description = ""
+
+    def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments as they are."""
+        return dict(arguments)
 
     def spread(self, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """No positional arguments; every argument a keyword."""
