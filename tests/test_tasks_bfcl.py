@@ -301,18 +301,24 @@ def test_text_that_looks_like_a_call_stays_as_it_is() -> None:
     assert our_multi_turn(e, talk) == ""
 
 
-def test_what_an_api_does_to_an_argument_does_not_change_what_was_said() -> None:
-    apis = Apis(entry("multi_turn_base_135"))
-    said = ["NVDA", "ZETA"]
-    apis.call("notify_price_change", (), {"stocks": said, "threshold": 1.0})
-    assert said == ["NVDA", "ZETA"]
-    first = Apis(entry("multi_turn_long_context_135"))
-    shown = first.call("get_available_stocks", (), {"sector": "Technology"})[0]
-    first.call("get_available_stocks", (), {"sector": "Technology"})
-    assert (
-        Apis(entry("multi_turn_long_context_135")).call("get_available_stocks", (), {"sector": "Technology"})[0]
-        == shown
-    )
+def test_apis_work_on_copies_of_what_they_are_given() -> None:
+    """They keep arguments, and what they begin with, and change both."""
+    for category in MULTI_TURN:
+        for e in entries(category)[::20]:
+            before = json.dumps(e.config)
+            assert our_multi_turn(e, right_talk(e)) == ""
+            assert json.dumps(e.config) == before
+    e = entry("multi_turn_base_0")
+    apis = Apis(e)
+    apis.call("authenticate_twitter", (), {k: e.config["TwitterAPI"][k] for k in ("username", "password")})
+    tags = ["#first"]
+    posted = json.loads(apis.call("post_tweet", (), {"content": "x", "tags": tags})[0])
+    tags.append("#second")
+    assert json.loads(apis.call("get_tweet", (), {"tweet_id": posted["id"]})[0])["tags"] == ["#first"]
+    mark = next(e for e in entries("multi_turn_long_context") if "TradingBot" in e.classes)
+    stocks = ("get_available_stocks", (), {"sector": "Technology"})
+    shown = Apis(mark).call(*stocks)[0]
+    assert Apis(mark).call(*stocks)[0] == shown  # what all of them begin with is in their module
 
 
 ENDLESS = {
