@@ -49,7 +49,7 @@ def _message(item: Mapping[str, Any]) -> Message:
 
 
 def _lines(message: Message) -> list[str]:
-    title = message.role if message.name is None else f"{message.role} {_clean(message.name)}"
+    title = message.role if message.name is None else f"{message.role} {clean(message.name)}"
     out = [f"── {title} " + "─" * max(0, 40 - len(title))]
     if message.reasoning:
         out += _wrapped(f"(thinks) {message.reasoning}")
@@ -63,11 +63,11 @@ def _lines(message: Message) -> list[str]:
 
 def _wrapped(text: str) -> list[str]:
     out: list[str] = []
-    for line in _clean(text).splitlines():
+    for line in clean(text).splitlines():
         out += textwrap.wrap(line, _WIDTH, replace_whitespace=False, drop_whitespace=False) or [""]
     return ["  " + line for line in out]
 
 
-def _clean(text: str) -> str:
-    """Without control characters: what a model or a tool wrote must not steer the terminal."""
+def clean(text: str) -> str:
+    """`text` without control characters: what a model, a tool or a task wrote must not steer the terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from toolstep.envs.render import clean, render_messages
 from toolstep.rollout.evaluate import Summary
 from toolstep.rollout.report import SAMPLES_HEAD, SAMPLES_TITLE, TAG_HEAD, rows, samples_rows, tag_rows
 from toolstep.rollout.types import Trajectory
@@ -32,20 +33,24 @@ def print_summary(title: str, summary: Summary) -> None:
 
 def table(title: str, head: Sequence[str], body: Sequence[Sequence[str]]) -> Table:
     """A table of plain texts."""
-    out = Table(*map(escape, head), title=escape(title), title_justify="left")
+    out = Table(*map(_safe, head), title=_safe(title), title_justify="left")
     for cells in body:
-        out.add_row(*map(escape, cells))
+        out.add_row(*map(_safe, cells))
     return out
 
 
 def pairs(title: str, items: Sequence[tuple[str, str]]) -> Table:
     """A table of names and values."""
-    table = Table(title=escape(title), title_justify="left", show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
+    out = Table(title=_safe(title), title_justify="left", show_header=False)
+    out.add_column(style="bold", no_wrap=True)
+    out.add_column()
     for name, value in items:
-        table.add_row(escape(name), escape(value))
-    return table
+        out.add_row(_safe(name), _safe(value))
+    return out
+
+
+def _safe(text: str) -> str:
+    return escape(clean(text))
 
 
 def print_pairs(title: str, items: Sequence[tuple[str, str]]) -> None:
@@ -53,18 +58,16 @@ def print_pairs(title: str, items: Sequence[tuple[str, str]]) -> None:
 
 
 def print_line(text: str) -> None:
-    Console().print(text, markup=False, highlight=False, soft_wrap=True)
+    Console().print(clean(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def print_warning(text: str) -> None:
     """One line on stderr."""
-    Console(stderr=True).print(f"toolstep: warning: {text}", markup=False, highlight=False, soft_wrap=True)
+    Console(stderr=True).print(clean(f"toolstep: warning: {text}"), markup=False, highlight=False, soft_wrap=True)
 
 
 def print_conversation(trajectory: Trajectory) -> None:
     """One episode as a person reads it."""
-    from toolstep.envs.render import render_messages
-
     print_line(render_messages(trajectory.messages))
     print_line(f"── ended: {trajectory.stop_reason} · {trajectory.turns} turns ──")
 

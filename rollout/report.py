@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from toolstep.envs.render import clean
 from toolstep.rollout.evaluate import Summary, TagResult
 from toolstep.rollout.stats import Interval
 
@@ -108,6 +109,6 @@ def _counts(counts: Mapping[str, int], skip: str | None = None) -> str:
 
 def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
     def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
+        return "| " + " | ".join(" ".join(clean(c).split("\n")).replace("|", "\\|") for c in cells) + " |"
 
     return [line(head), line(["---"] * len(head)), *map(line, body)]

@@ -151,3 +151,16 @@ def test_a_run_that_is_killed_again_and_again_ends_in_the_same_table(path: Path,
     for t in tables:
         t.pop("speed")
     assert tables[0] == tables[1]
+
+
+def test_what_a_task_is_tagged_with_does_not_steer_the_terminal(tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks.jsonl"
+    tag = "\x1b]0;owned\x07[bold]a|b\nc"
+    tasks.write_text(json.dumps({"prompt": "x", "answer": "1", "tags": {"kind": tag}}) + "\n")
+    shown = ok("eval", "--tasks", str(tasks), "--agent", "oracle", "--out", str(tmp_path / "out"))
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+    assert "[bold]a|b" in shown
+    page = (tmp_path / "out" / "summary.md").read_text()
+    assert "| �]0;owned�[bold]a\\|b c | 1 |" in page
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["tags"]["kind"][tag]["episodes"] == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ OF_THE_AGENT = frozenset(
         "limits.max_context",
         "versions",
         "auth_env",
+        "clock",  # the date that a template shows
+        "record",
     }
 )
 _SHOWN = 3  # of the pairs that are wrong
@@ -105,7 +107,7 @@ def _unfinished(run: EvalRun) -> str:
     return f"{run.path} has {len(run.episodes)} of {whole} episodes (go on with `toolstep eval --resume`)"
 
 
-def _other_tasks(a: EvalRun, b: EvalRun, *, openings: bool) -> Sequence[str]:
+def _other_tasks(a: EvalRun, b: EvalRun, *, openings: bool) -> list[str]:
     """Pairs whose tasks are not the same, though their seeds are: the task set has changed in between."""
     pairs = sorted(a.episodes.keys() & b.episodes.keys())
     if not pairs:
