@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from toolstep.rollout.check_command import check
 from toolstep.rollout.commands import evaluate, rollout
 from toolstep.rollout.compare.command import compare
 from toolstep.rollout.exits import FAILED, INTERRUPTED, USAGE, one_line_errors
@@ -135,6 +136,7 @@ def audit(
 app.command(name="eval")(evaluate)
 app.command()(rollout)
 app.command()(compare)
+app.command()(check)
 app.command()(serve)
 app.add_typer(train, name="train")
 
