@@ -6,10 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 export HF_HUB_OFFLINE = 1
 
-.PHONY: demo test install lint types check exports puzzles bench clean
+.PHONY: demo test install lint types check exports puzzles browser bench clean
 
 # An editable install links the tree file by file, so a new file or folder needs a re-install.
-SOURCES := $(shell find envs agents rollout -name '*.py' -not -path '*/__pycache__/*' | sort)
+SOURCES := $(shell find envs agents rollout \( -name '*.py' -o -path '*/templates/*' \) -not -path '*/__pycache__/*' | sort)
 LISTING := $(VENV)/.sources
 $(shell mkdir -p $(VENV) && echo '$(SOURCES)' | cmp -s - $(LISTING) || echo '$(SOURCES)' > $(LISTING))
 
@@ -45,6 +45,11 @@ exports: install
 puzzles: install
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[reasoning-gym]'
 	$(BIN)/python -m pytest -q tests/test_tasks_reasoning_gym.py
+
+# report.html in a browser; `make test` skips these where there is none.
+browser: install
+	@command -v chromedriver > /dev/null || { echo "no chromedriver: apt-get install chromium chromium-driver" >&2; exit 1; }
+	$(BIN)/python -m pytest -q tests/test_report_browser.py
 
 bench: install
 	$(BIN)/python benchmarks/env_overhead.py

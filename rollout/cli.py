@@ -20,6 +20,7 @@ from toolstep.rollout.exits import FAILED, INTERRUPTED, USAGE, one_line_errors
 from toolstep.rollout.learn.command import train
 from toolstep.rollout.options import AsJson, Env, Level, MaxTurns, Seed, Split, SplitName
 from toolstep.rollout.serve.command import serve
+from toolstep.rollout.viewer.command import view
 
 app = typer.Typer(
     name="toolstep",
@@ -138,6 +139,7 @@ app.command()(rollout)
 app.command()(compare)
 app.command()(check)
 app.command()(serve)
+app.command()(view)
 app.add_typer(train, name="train")
 
 

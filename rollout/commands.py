@@ -71,7 +71,8 @@ def evaluate(
     chat_template: ChatTemplateFile = None,
     stop_token: StopTokens = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for config.json, episodes.jsonl, summary.json and summary.md.")
+        Path | None,
+        typer.Option(help="Folder for config.json, episodes.jsonl, summary.json, summary.md and report.html."),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --out, which must have the same options.")

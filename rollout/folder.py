@@ -15,6 +15,7 @@ from toolstep.rollout.report import markdown
 from toolstep.rollout.specs import EpisodeSpec
 from toolstep.rollout.storage import EpisodeLog, StorageError, write_json, write_text
 from toolstep.rollout.types import Trajectory
+from toolstep.rollout.viewer.page import write_report
 
 CONFIG, EPISODES, DAMAGED = "config.json", "episodes.jsonl", "episodes.damaged.jsonl"
 SUMMARY, PAGE, REPORT = "summary.json", "summary.md", "report.html"
@@ -96,6 +97,7 @@ class EvalFolder:
         """Write what is made of the episodes."""
         write_json(self.path / SUMMARY, summary.to_dict())
         write_text(self.path / PAGE, markdown(summary, config))
+        write_report(self.path / REPORT, trajectories, summary, config)
 
     def speed(self) -> Speed | None:
         """The speed in the summary that is there; None where there is none to read."""

@@ -205,7 +205,8 @@ def test_eval_writes_its_folder(tmp_path):
     table = ok("eval", "calculator", "--agent", "oracle", "--episodes", "6", "--num-envs", "4", "--out", str(out))
     assert "1.000  [0.610, 1.000]  (6 of 6)" in table
     assert "by level" in table
-    assert sorted(p.name for p in out.iterdir()) == ["config.json", "episodes.jsonl", "summary.json", "summary.md"]
+    written = ["config.json", "episodes.jsonl", "report.html", "summary.json", "summary.md"]
+    assert sorted(p.name for p in out.iterdir()) == written
     config = json.loads((out / "config.json").read_text())
     assert (config["env"], config["agent"], config["split"]) == ("toolstep/Calculator-v0", "oracle", "test")
     assert config["versions"]["gymnasium"]
