@@ -31,7 +31,7 @@ class LivePage:
     def __init__(self, path: Path, tokenizer: str | None = None):
         self.path, self.tokenizer = path, tokenizer
         self.problem = ""  # why the page could not be written into the folder, or why ids have no texts
-        self._made: tuple[tuple[int, ...], bytes] | None = None
+        self._made: tuple[list[tuple[int, int]], bytes] | None = None
         self._lock = threading.Lock()
         if not path.is_dir():
             what = "is a file" if path.exists() else "does not exist"
@@ -44,19 +44,20 @@ class LivePage:
     def read(self) -> bytes:
         """The page as it should be now; may be called from several threads.
 
-        report.html where it is not older than what it is made of.  Otherwise a new one, which takes its place; where
+        report.html where it is newer than what it is made of.  Otherwise a new one, which takes its place; where
         the folder can't be written to, it is kept in memory.
 
         Raises:
             StorageError: a file that can't be read, or holds something else.
         """
         with self._lock:
-            state = tuple(_changed(self.path / name) for name in _SOURCES)
+            state = [_changed(self.path / name) for name in _SOURCES]
             if self._made is not None and self._made[0] == state:
                 return self._made[1]
             target = self.path / REPORT
-            stored = target.is_file() and _changed(target) >= max(state)
-            if stored and (self.tokenizer is None or not state[0]):
+            # A clock ticks every few ms: what was written in the same tick may be older or newer.
+            stored = target.is_file() and _changed(target)[0] > max(at for at, _ in state)
+            if stored and (self.tokenizer is None or not state[0][0]):
                 with clear_errors(target, "read"):
                     data = target.read_bytes()
             else:
@@ -103,9 +104,10 @@ class LivePage:
         return found
 
 
-def _changed(path: Path) -> int:
-    """When the file was written last, in ns; 0 where there is none."""
+def _changed(path: Path) -> tuple[int, int]:
+    """When the file was written last, in ns, and its size; zeros where there is none."""
     try:
-        return path.stat().st_mtime_ns
+        found = path.stat()
     except OSError:
-        return 0
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
