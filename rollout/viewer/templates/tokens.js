@@ -86,8 +86,11 @@ function tipRows(item) {
   return rows;
 }
 
+let told = null; // the span whose tip is shown
+
 function showTip(span) {
   const tip = byId('tip');
+  told = span;
   tip.replaceChildren(make('dl', {}, ...tipRows(span.item).flatMap(([k, v]) => [make('dt', { text: k }), make('dd', { text: v })])));
   tip.hidden = false;
   const at = span.getClientRects()[0], box = tip.getBoundingClientRect(), room = document.documentElement;
@@ -96,8 +99,9 @@ function showTip(span) {
   tip.style.top = `${below + box.height > room.clientHeight && above > 0 ? above : below}px`;
 }
 
-const hideTip = () => { byId('tip').hidden = true; };
-const followTip = () => document.activeElement.item ? showTip(document.activeElement) : hideTip();
+const hideTip = () => { byId('tip').hidden = true; told = null; };
+/** After a scroll: the tip goes with its span, unless that is neither pointed at nor focused any more. */
+const followTip = () => told && (told === document.activeElement || told.matches(':hover')) ? showTip(told) : hideTip();
 
 /** Where an arrow key leads from the span at `from`: to a neighbour, or to the nearest one in the next line. */
 function step(spans, from, key) {
