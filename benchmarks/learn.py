@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from ablations import DamagedGRPO, ablations
 
 import toolstep.envs  # noqa: F401 - registers the envs
 from toolstep.agents import LLMAgent, SamplingParams
+from toolstep.rollout import evaluate
 from toolstep.rollout.learn import GRPO, Training
 
 ENV = "toolstep/Calculator-v0"
@@ -44,11 +45,15 @@ class Setting:
     max_new_tokens: int = 64
     eval_every: int = 10
     eval_episodes: int = 200
+    eval_temperature: float = 0.0
     micro_tokens: int = 16384
 
 
 TINY = Setting("tiny-sft", level=2)
-SMOLLM2 = Setting("smollm2", level=1, shots=1, lora=16, learning_rate=1e-4, groups=8, eval_every=5, eval_episodes=100)
+# Evaluated as it is trained, sampling at temperature 1: greedily two examples already suffice.
+SMOLLM2 = Setting(
+    "smollm2", level=1, shots=2, lora=16, learning_rate=2e-4, groups=8, eval_episodes=100, eval_temperature=1.0
+)
 
 
 def main() -> None:
@@ -99,12 +104,14 @@ def run(setting: Setting, seed: int, minutes: float, kind: str | None, path: Pat
         eval_envs=tests,
         eval_every=setting.eval_every,
         eval_episodes=setting.eval_episodes,
+        eval_temperature=setting.eval_temperature,
     )
     made: Any = GRPO if kind is None else DamagedGRPO
     learner = made(agent, envs, training, groups=setting.groups, group_size=setting.group_size, seed=seed)
     damage = None if kind is None else ablations(_schemas(setting))[kind]
     if damage is not None:
         learner.damage = damage
+    before = by_shots(setting, agent)
     start = time.perf_counter()
     lines: list[dict[str, float]] = []
 
@@ -132,9 +139,27 @@ def run(setting: Setting, seed: int, minutes: float, kind: str | None, path: Pat
     if isinstance(damage, object) and hasattr(damage, "seen"):
         print(f"{path.stem}: re-tokenised observations that were the same / not: {damage.seen}", flush=True)
     print(f"{path.stem}: test success {final:.3f} at the end", flush=True)
+    if before:
+        found = {"before": before, "after": by_shots(setting, agent)}
+        path.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        print(f"{path.stem}: {found}", flush=True)
     envs.close()
     tests.close()
     return float(final)
+
+
+def by_shots(setting: Setting, agent: LLMAgent) -> dict[str, float]:
+    """Test success with as many solved examples as the setting has, and with fewer, greedily and sampling."""
+    found = {}
+    for shots in range(setting.shots + 1) if setting.shots else ():
+        options = {"level": setting.level, "max_turns": 4, "shots": shots, "split": "test"}
+        envs = gym.make_vec(ENV, num_envs=64, **options, **agent.env_kwargs)
+        for temperature in (0.0, 1.0):
+            agent.sampling = replace(agent.sampling, temperature=temperature)
+            name = f"{shots} examples, {'sampling' if temperature else 'greedy'}"
+            found[name] = evaluate(envs, agent, setting.eval_episodes, seed=0).success_rate
+        envs.close()
+    return found
 
 
 def _agent(setting: Setting, seed: int) -> LLMAgent:

@@ -15,7 +15,7 @@ from toolstep.rollout.batch import RolloutBatch
 from toolstep.rollout.generator import RolloutResult
 from toolstep.rollout.learn.learner import Training
 from toolstep.rollout.learn.online import OnlineLearner
-from toolstep.rollout.learn.policy import micro_batches
+from toolstep.rollout.learn.shared_prefix import SharedPrefix
 from toolstep.rollout.objective import OBJECTIVES, Objective
 
 TOLERANCE = 1e-4  # of the ratio on the first step of a fresh rollout
@@ -69,32 +69,38 @@ class GRPO(OnlineLearner):
         learns = batch.action_mask[:, 1:].any(1)
         if not self.objective.kl_coef:
             learns &= (batch.advantages != 0).any(1)
-        micro = micro_batches(np.where(learns, batch.lengths, 0), self.training.micro_tokens)
+        micro = self.policy.micro_batches(batch, np.where(learns, batch.lengths, 0), self.training.micro_tokens)
         if not micro:
             return {"skipped": 1.0}
         total = self.objective.total(torch.from_numpy(batch.action_mask[:, 1:]))
-        parts: list[dict[str, float]] = []
-        step = self.optimizer.step(self._losses(batch, micro, float(total), is_fresh, parts), remaining)
-        return {"skipped": 0.0, **step, **_combined(parts)}
+        found: list[dict[str, float]] = []
+        step = self.optimizer.step(self._losses(batch, micro, float(total), is_fresh, found), remaining)
+        return {"skipped": 0.0, **step, **_combined(found)}
 
     def _losses(
-        self, batch: RolloutBatch, micro: list[Any], total: float, is_fresh: bool, parts: list[dict[str, float]]
+        self,
+        batch: RolloutBatch,
+        micro: list[list[SharedPrefix]],
+        total: float,
+        is_fresh: bool,
+        found: list[dict[str, float]],
     ) -> Iterator[Tensor]:
         device = self.policy.device
-        for rows in micro:
+        for parts in micro:
+            rows = np.concatenate([shared.rows for shared in parts])
             part = batch.select(rows)
             shifted = part.shifted().torch(device)
             mask, sampler = shifted["action_mask"], shifted["old_logprobs"]
             ids = torch.from_numpy(part.input_ids).to(device)
-            logprobs, entropy = self.policy(ids, mask)
+            logprobs, entropy = self.policy(ids, mask, parts)
             place = torch.from_numpy(rows).to(device), slice(0, mask.shape[1])
             metrics: dict[str, float] = {}
             if is_fresh:
                 self._old[place] = logprobs.detach()
                 if self._ref is not None and self.reference is not None:
-                    self._ref[place] = self.reference(ids, mask)
+                    self._ref[place] = self.reference(ids, mask, parts)
                 metrics = self._compared(logprobs.detach(), sampler, mask, rows)
-            loss, found = self.objective(
+            loss, of_loss = self.objective(
                 logprobs,
                 self._old[place],
                 shifted["advantages"],
@@ -103,10 +109,10 @@ class GRPO(OnlineLearner):
                 sampler_logprobs=None if self.policy.exact else sampler,
                 total=total,
             )
-            metrics = found | metrics
+            metrics = of_loss | metrics
             metrics["entropy"] = float(entropy[mask].mean())
             metrics["loss"] = float(loss.detach())
-            parts.append(metrics)
+            found.append(metrics)
             yield loss
 
     def _compared(self, logprobs: Tensor, sampler: Tensor, mask: Tensor, rows: Any) -> dict[str, float]:

@@ -32,8 +32,8 @@ class Training:
     autocast: see `Policy`.
     log: folder of `metrics.jsonl` and TensorBoard's files.  save: file of the checkpoint, written every `save_every`
     iterations and at the end.
-    eval_envs: a vector env of tasks that are not trained on, of which `eval_episodes` are played greedily before the
-    first and after every `eval_every` iterations, and at the end.
+    eval_envs: a vector env of tasks that are not trained on, of which `eval_episodes` are played before the first and
+    after every `eval_every` iterations, and at the end; greedily, or at `eval_temperature`.
     """
 
     learning_rate: Schedule = 1e-6
@@ -49,6 +49,7 @@ class Training:
     eval_every: int = 10
     eval_episodes: int = 100
     eval_seed: int = 0
+    eval_temperature: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("micro_tokens", "save_every", "eval_every", "eval_episodes"):
@@ -126,13 +127,13 @@ class Learner:
         self.iteration, self.episodes = state["iteration"], state["episodes"]
 
     def evaluate(self) -> dict[str, float]:
-        """Greedy success and reward on `eval_envs`; nothing where there are none."""
+        """Success and reward on `eval_envs`; nothing where there are none."""
         t = self.training
         if t.eval_envs is None:
             return {}
         self.agent.update_weights()
         sampling = self.agent.sampling
-        self.agent.sampling = replace(sampling, temperature=0.0)
+        self.agent.sampling = replace(sampling, temperature=t.eval_temperature)
         try:
             summary = evaluate(t.eval_envs, self.agent, t.eval_episodes, t.eval_seed)
         finally:

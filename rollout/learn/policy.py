@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from toolstep.rollout.batch import RolloutBatch
+from toolstep.rollout.learn.shared_prefix import Layout, SharedPrefix, alone, shared
 from toolstep.rollout.logprobs import token_logprobs_and_entropy
 
 
@@ -18,7 +21,8 @@ class Policy:
 
     Where the logits are the last hidden states times the head's weights, they are computed in chunks
     (`rollout.logprobs`): memory does not grow with vocabulary x length.  Heads with a bias, a soft cap, a scale or
-    adapters of their own run as the model runs them.
+    adapters of their own run as the model runs them.  A prompt that rows share is computed once where the model takes an
+    attention mask of ours (`shares`).
 
     temperature: that of the distribution that was sampled from.
     autocast: compute in bfloat16 with weights in fp32; None: on CUDA, where the weights are fp32.
@@ -34,17 +38,30 @@ class Policy:
         )
         self.exact = parameter.dtype == torch.float32 and not self.autocast
         self._chunked = self._plain_head()
+        self.shares = self._chunked and self._takes_masks()
 
-    def __call__(self, input_ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def micro_batches(
+        self, batch: RolloutBatch, lengths: NDArray[np.integer[Any]], tokens: int
+    ) -> list[list[SharedPrefix]]:
+        """The rows of `batch` for forward and backward passes of at most `tokens` ids each, padding included.
+
+        lengths: i64[B], how much of each row is needed; 0 leaves it out.
+        """
+        if self.shares:
+            return micro_batches(shared(batch.input_ids, lengths, batch.group_ids, tokens), tokens)
+        return micro_batches(alone(lengths), tokens)
+
+    def __call__(self, input_ids: Tensor, mask: Tensor, parts: Sequence[SharedPrefix] = ()) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies f32[B,T-1] at the masked targets, 0.0 elsewhere; entropies carry no gradient.
 
         input_ids: i64[B,T], rows padded on the right.  mask: bool[B,T-1], lined up with `input_ids[:, 1:]`.
+        parts: one of `micro_batches`, of which these are the rows, in its order.
         """
         targets = input_ids[:, 1:][mask]
         with self._precision():
             if self._chunked:
-                # Padding is on the right: no id attends to it, so no attention mask is needed.
-                hidden = self._backbone()(input_ids=input_ids, use_cache=False)[0][:, :-1][mask]
+                states = self._shared if 0 < len(parts) < len(mask) else self._alone
+                hidden = states(input_ids, mask, parts)
                 found = token_logprobs_and_entropy(hidden, self._head().weight, targets, temperature=self.temperature)
             else:
                 logits = self.model(input_ids=input_ids, use_cache=False).logits[:, :-1][mask].float()
@@ -57,6 +74,22 @@ class Policy:
             filled[mask] = values
             out.append(filled)
         return out[0], out[1]
+
+    def _alone(self, input_ids: Tensor, mask: Tensor, _: Sequence[SharedPrefix]) -> Tensor:
+        """[n,H], the states that predict the masked targets."""
+        # Padding is on the right: no id attends to it, so no attention mask is needed.
+        hidden: Tensor = self._backbone()(input_ids=input_ids, use_cache=False)[0]
+        return hidden[:, :-1][mask]
+
+    def _shared(self, input_ids: Tensor, mask: Tensor, parts: Sequence[SharedPrefix]) -> Tensor:
+        layout = Layout.of(input_ids, parts)
+        hidden: Tensor = self._backbone()(
+            input_ids=layout.input_ids,
+            position_ids=layout.position_ids,
+            attention_mask=layout.attention,
+            use_cache=False,
+        )[0]
+        return hidden.flatten(0, 1)[layout.place[:, :-1][mask]]
 
     def _precision(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
@@ -88,18 +121,43 @@ class Policy:
             hidden = self._backbone()(input_ids=ids, use_cache=False)[0]
             logits = self.model(input_ids=ids, use_cache=False).logits
             own = hidden @ head.weight.to(hidden.dtype).T
-        return float((own - logits).abs().max()) <= (1e-4 if self.exact else 0.05) * float(logits.abs().max())
+        return self._same(own, logits)
+
+    @torch.no_grad()
+    def _takes_masks(self) -> bool:
+        """Whether attention is torch's own, over everything that a mask of ours allows, and nothing else mixes ids."""
+        config = self._causal_lm().config.get_text_config()
+        kinds = set(getattr(config, "layer_types", None) or ())
+        if (
+            config._attn_implementation != "sdpa"
+            or kinds - {"full_attention"}
+            or getattr(config, "sliding_window", None)
+        ):
+            return False
+        vocabulary = self._head().out_features
+        ids = torch.tensor([[1, 2, 3, 4, 5], [1, 2, 6, 7, 0]], device=self.device) % vocabulary
+        parts = [SharedPrefix([0, 1], 2, [3, 2])]
+        mask = torch.tensor([[True] * 4, [True] * 3 + [False]], device=self.device)
+        with self._precision():
+            try:
+                found = self._shared(ids, mask, parts)
+            except (TypeError, ValueError, RuntimeError, IndexError):
+                return False  # no position ids, or no mask of that shape
+            return self._same(found, self._alone(ids, mask, parts))
+
+    def _same(self, found: Tensor, expected: Tensor) -> bool:
+        return float((found - expected).abs().max()) <= (1e-4 if self.exact else 0.05) * float(expected.abs().max())
 
 
-def micro_batches(lengths: NDArray[np.integer[Any]], tokens: int) -> list[NDArray[np.int64]]:
-    """Row numbers in groups whose padded size (rows x longest) is at most `tokens`, long rows first.
+def micro_batches(parts: Iterable[SharedPrefix], tokens: int) -> list[list[SharedPrefix]]:
+    """Lists of parts whose padded size (parts x longest) is at most `tokens`, long ones first.
 
-    A row that is longer than `tokens` by itself is a group of its own.  Rows of length 0 are left out.
+    A part that is longer than `tokens` by itself is a list of its own.
     """
-    order = [int(i) for i in np.argsort(-lengths, kind="stable") if lengths[i] > 0]
-    out: list[NDArray[np.int64]] = []
+    order = sorted(parts, key=lambda part: -part.size)
+    out: list[list[SharedPrefix]] = []
     while order:
-        count = max(1, tokens // int(lengths[order[0]]))
-        out.append(np.array(order[:count], np.int64))
+        count = max(1, tokens // order[0].size)
+        out.append(order[:count])
         order = order[count:]
     return out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from toolstep.rollout.learn.policy import Policy
+from toolstep.rollout.learn.shared_prefix import SharedPrefix
 
 Kind = Literal["frozen", "ema"]
 
@@ -38,10 +39,10 @@ class Reference:
             self._copy = Policy(model, temperature=policy.temperature, autocast=policy.autocast)
 
     @torch.no_grad()
-    def __call__(self, input_ids: Tensor, mask: Tensor) -> Tensor:
+    def __call__(self, input_ids: Tensor, mask: Tensor, parts: Sequence[SharedPrefix] = ()) -> Tensor:
         """f32[B,T-1], as `Policy`."""
         with self._scorer() as scorer:
-            return scorer(input_ids, mask)[0]
+            return scorer(input_ids, mask, parts)[0]
 
     @contextmanager
     def _scorer(self) -> Iterator[Policy]:

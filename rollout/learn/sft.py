@@ -16,6 +16,7 @@ from toolstep.agents.llm import LLMAgent
 from toolstep.rollout.batch import BatchError, RolloutBatch
 from toolstep.rollout.learn.learner import Callback, Learner, Training
 from toolstep.rollout.learn.policy import micro_batches
+from toolstep.rollout.learn.shared_prefix import alone
 from toolstep.rollout.types import OK, Trajectory
 
 
@@ -101,8 +102,8 @@ class SFT(Learner):
 
     def _losses(self, batch: RolloutBatch, parts: list[float]) -> Iterator[Tensor]:
         total = int(batch.action_mask[:, 1:].sum())
-        for rows in micro_batches(batch.lengths, self.training.micro_tokens):
-            part = batch.select(rows)
+        for rows in micro_batches(alone(batch.lengths), self.training.micro_tokens):
+            part = batch.select([row for one in rows for row in one.rows])
             mask = torch.from_numpy(part.action_mask[:, 1:]).to(self.policy.device)
             logprobs, _ = self.policy(torch.from_numpy(part.input_ids).to(self.policy.device), mask)
             loss = -logprobs.sum() / total
