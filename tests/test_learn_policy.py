@@ -8,10 +8,8 @@ import engine_models as em
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from toolstep.rollout.learn.policy import Policy, micro_batches
+from toolstep.rollout.learn.policy import Policy
 
 
 def biased() -> Any:
@@ -54,13 +52,3 @@ def test_heads_that_are_not_plain_are_run_by_the_model() -> None:
     assert Policy(em.model("llama"))._chunked
     assert not Policy(biased())._chunked
     assert not Policy(capped())._chunked
-
-
-@given(st.lists(st.integers(0, 50), max_size=40), st.integers(1, 200))
-def test_micro_batches_have_each_row_once_and_keep_to_the_budget(lengths: list[int], tokens: int) -> None:
-    parts = micro_batches(np.array(lengths, np.int64), tokens)
-    rows = [int(r) for part in parts for r in part]
-    assert sorted(rows) == [i for i, n in enumerate(lengths) if n]
-    for part in parts:
-        longest = max(lengths[r] for r in part)
-        assert len(part) == 1 or len(part) * longest <= tokens

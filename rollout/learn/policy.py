@@ -21,8 +21,8 @@ class Policy:
 
     Where the logits are the last hidden states times the head's weights, they are computed in chunks
     (`rollout.logprobs`): memory does not grow with vocabulary x length.  Heads with a bias, a soft cap, a scale or
-    adapters of their own run as the model runs them.  A prompt that rows share is computed once where the model takes an
-    attention mask of ours (`shares`).
+    adapters of their own run as the model runs them.  A prompt that rows share is computed once (`shares`) where the
+    model takes an attention mask of ours.
 
     temperature: that of the distribution that was sampled from.
     autocast: compute in bfloat16 with weights in fp32; None: on CUDA, where the weights are fp32.
