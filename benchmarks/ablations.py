@@ -21,11 +21,13 @@ class DamagedGRPO(GRPO):
     The check of the first ratio is off: it would stop each of these runs at its first step.
     """
 
-    damage: Damage
+    def __init__(self, *args: Any, damage: Damage, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._damage = damage
 
     def update(self, result: RolloutResult, is_fresh: bool, remaining: float) -> dict[str, float]:
         if is_fresh:
-            self._damaged = self.damage(result, self.agent)
+            self._damaged = self._damage(result, self.agent)
         return super().update(replace(result, batch=self._damaged), is_fresh, remaining)
 
     def _compared(self, *args: Any) -> dict[str, float]:

@@ -92,7 +92,7 @@ def play(
 
 @app.command()
 def audit(
-    model: Annotated[str, typer.Argument(help="tiny-sft, smollm2, a tokenizer's folder, a *.gguf file, or a hub id.")],
+    model: Annotated[str, typer.Argument(help="tiny, smollm2, a tokenizer's folder, a *.gguf file, or a hub id.")],
     chat_template: Annotated[
         Path | None, typer.Option("--chat-template", help="File with another template than the model's own.")
     ] = None,

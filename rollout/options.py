@@ -24,7 +24,7 @@ class Mode(StrEnum):
 
 
 Env = Annotated[str, typer.Argument(help="Env: toolstep/Calculator-v0, Calculator-v0 or calculator.")]
-AgentName = Annotated[str, typer.Option("--agent", help="random, oracle, tiny-sft, smollm2 or hf:PATH_OR_ID.")]
+AgentName = Annotated[str, typer.Option("--agent", help="random, oracle, tiny, tiny-sft, smollm2 or hf:PATH_OR_ID.")]
 OptionalEnv = Annotated[
     str | None, typer.Argument(help="Env: toolstep/Calculator-v0, Calculator-v0 or calculator; or --tasks, --prompt.")
 ]

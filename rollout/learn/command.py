@@ -24,7 +24,7 @@ EnvName = Annotated[
     typer.Option("--env", help="Env, as in `toolstep envs`; sft takes several.  Needed unless --resume."),
 ]
 Model = Annotated[
-    str | None, typer.Option(help="tiny-sft, smollm2, a folder, a *.gguf file or a hub id.  Needed unless --resume.")
+    str | None, typer.Option(help="tiny, smollm2, a folder, a *.gguf file or a hub id.  Needed unless --resume.")
 ]
 Out = Annotated[Path, typer.Option(help="Folder of the run.")]
 Resume = Annotated[

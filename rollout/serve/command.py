@@ -11,7 +11,7 @@ from toolstep.rollout.exits import one_line_errors
 
 
 def serve(
-    model: Annotated[str, typer.Argument(help="tiny-sft, smollm2, a folder, a *.gguf file, or a hub id.")],
+    model: Annotated[str, typer.Argument(help="tiny, smollm2, a folder, a *.gguf file, or a hub id.")],
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one; it is printed.")] = 8000,
     served_model_name: Annotated[str | None, typer.Option(help="Name that clients ask for; default: MODEL.")] = None,
