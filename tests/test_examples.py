@@ -53,3 +53,18 @@ def test_an_openapi_document_is_an_environment(tmp_path: Path) -> None:
     assert '"name": "find_pet"' in out
     assert '{"age": 7, "kind": "dog"}' in out
     assert out.rstrip().endswith("1.0")
+
+
+def test_a_function_is_an_environment(tmp_path: Path) -> None:
+    assert statements("function.py") <= 10 + 7  # the function itself
+    out = run("function.py", tmp_path)
+    assert '"amount": {"description": "how much.", "type": "number"}' in out
+    assert "<tool_response>\n10.0\n</tool_response>" in out
+    assert out.rstrip().endswith("1.0")
+
+
+def test_a_class_with_a_memory_is_an_environment_and_each_episode_has_its_own(tmp_path: Path) -> None:
+    assert statements("stateful.py") <= 10 + 8  # the class itself
+    first, second = run("stateful.py", tmp_path).split(" 1.0\n")
+    assert "<tool_response>\n2\n</tool_response>" in first
+    assert "<tool_response>\n1\n</tool_response>" in second
