@@ -50,6 +50,7 @@ class Setting:
     eval_every: int = 10
     eval_episodes: int = 200
     eval_temperature: float = 0.0
+    micro_tokens: int = 16384
 
     @property
     def options(self) -> dict[str, Any]:
@@ -71,6 +72,7 @@ SMOLLM2 = Setting(
     lora=16,
     eval_episodes=100,
     eval_temperature=1.0,
+    micro_tokens=2048,  # of 2.4 MB each
 )
 
 
@@ -110,7 +112,7 @@ def run(setting: Setting, seed: int, kind: str, path: Path) -> float:
     tests = gym.make_vec(ENV, num_envs=rows, split="test", **setting.options, **agent.env_kwargs)
     training = Training(
         learning_rate=setting.learning_rate,
-        micro_tokens=16384,
+        micro_tokens=setting.micro_tokens,
         eval_envs=tests,
         eval_every=setting.eval_every,
         eval_episodes=setting.eval_episodes,
