@@ -3,13 +3,14 @@
     python examples/tiny/train.py --out runs/tiny           # what is done is not done again
     python examples/tiny/train.py --out runs/tiny --ship    # and put it into agents/tiny
 
-Four stages, each a folder that `--agent hf:FOLDER` plays:
+Five stages, each a folder that `--agent hf:FOLDER` plays:
 
-    base   the tokenizer (tokenizer.py), and a Llama with random weights
-    copy   SFT on oracle episodes without their system message: copying numbers and names out of the context has to be
-           found first, and in whole prompts, where they are one place in a hundred, that takes ten times as long
-    sft    SFT on whole oracle episodes of Calculator, UnitConvert and Lookup, few of them Calculator at level 2
-    grpo   GRPO on Calculator at level 2: reward alone, no oracle
+    base    the tokenizer (tokenizer.py), and a Llama with random weights
+    copy    SFT on oracle episodes without their system message: copying numbers and names out of the context has to be
+            found first, and in whole prompts, where they are one place in a hundred, that takes ten times as long
+    whole   SFT on whole oracle episodes of Calculator, UnitConvert and Lookup, hardly one of Calculator at level 2
+    sft     a little more of it, most of it Calculator at level 2, and an end before that is mastered
+    grpo    GRPO on Calculator at level 2: reward alone, no oracle
 
 All of it plays the training split; the problems of the test split, which the evaluations play, are never seen.
 """
@@ -42,14 +43,27 @@ TASKS = [(env, level) for env in tokenizer.ENVS for level in tokenizer.LEVELS]
 Episodes = Mapping[tuple[str, int], int]
 COPY: Episodes = {
     ("Calculator", 1): 8000,
-    ("Calculator", 3): 3000,
     ("UnitConvert", 1): 2000,
     ("UnitConvert", 2): 2000,
     ("UnitConvert", 3): 1000,
-    ("Lookup", 1): 3000,
+    ("Lookup", 1): 4000,
     ("Lookup", 2): 1000,
 }
-WHOLE: Episodes = dict.fromkeys(TASKS, 3000) | {("Calculator", 2): 500}
+WHOLE: Episodes = {
+    ("Calculator", 1): 2000,
+    ("Calculator", 2): 100,
+    ("Calculator", 3): 0,
+    ("UnitConvert", 1): 1000,
+    ("UnitConvert", 2): 1500,
+    ("UnitConvert", 3): 4500,
+    ("Lookup", 1): 7000,
+    ("Lookup", 2): 6000,
+    ("Lookup", 3): 4000,
+}
+MORE: Episodes = {task: 100 for task, count in WHOLE.items() if count} | {
+    ("Calculator", 1): 200,
+    ("Calculator", 2): 3000,
+}
 GRPO_EPISODES = 128 * 300
 
 
@@ -85,11 +99,18 @@ def make_copy(source: Path, folder: Path) -> None:
     agent.save_pretrained(folder)
 
 
+def make_whole(source: Path, folder: Path) -> None:
+    imitate(source, folder, oracle_episodes(source, WHOLE, seed=2), learning_rate=2e-3)
+
+
 def make_sft(source: Path, folder: Path) -> None:
+    imitate(source, folder, oracle_episodes(source, MORE, seed=3), learning_rate=1e-3)
+
+
+def imitate(source: Path, folder: Path, episodes: list[Trajectory], learning_rate: float) -> None:
     agent = load(source)
-    rate = warmup(2e-3, decay=True)
+    rate = warmup(learning_rate, decay=True)
     training = Training(rate, weight_decay=0.1, betas=(0.9, 0.99), micro_tokens=2048, log=folder)
-    episodes = oracle_episodes(source, WHOLE, seed=2)
     SFT(agent, training, batch_rows=16, seed=SEED).learn(episodes, progress_bar=True)
     agent.save_pretrained(folder)
 
@@ -104,7 +125,7 @@ def make_grpo(source: Path, folder: Path) -> None:
     tests.close()
 
 
-STAGES = {"copy": make_copy, "sft": make_sft, "grpo": make_grpo}
+STAGES = {"copy": make_copy, "whole": make_whole, "sft": make_sft, "grpo": make_grpo}
 
 
 def load(folder: Path) -> LLMAgent:
