@@ -58,7 +58,7 @@ class Setting:
         return {"level": self.level, "max_turns": 4, **({"shots": self.shots} if self.shots else {})}
 
 
-TINY = Setting("tiny-sft", level=2, episodes=32_000, minutes=20, learning_rate=warmup(5e-4, 0.02, decay=True))
+TINY = Setting("tiny-sft", level=2, episodes=19_200, minutes=20, learning_rate=warmup(3e-4, 0.02, decay=True))
 QUICK = replace(TINY, episodes=5_000, minutes=2.5, learning_rate=warmup(5e-4, 0.05))
 # Evaluated as it is trained, sampling at temperature 1: greedily two examples already suffice.
 SMOLLM2 = Setting(
@@ -66,8 +66,8 @@ SMOLLM2 = Setting(
     level=1,
     episodes=10**9,
     minutes=60,
-    learning_rate=2e-4,
-    groups=8,
+    learning_rate=5e-4,
+    groups=4,
     shots=2,
     lora=16,
     eval_episodes=100,
