@@ -3,14 +3,16 @@
     python examples/tiny/train.py --out runs/tiny           # what is done is not done again
     python examples/tiny/train.py --out runs/tiny --ship    # and put it into agents/tiny
 
-Five stages, each a folder that `--agent hf:FOLDER` plays:
+Six stages, each a folder that `--agent hf:FOLDER` plays:
 
-    base    the tokenizer (tokenizer.py), and a Llama with random weights
-    copy    SFT on oracle episodes without their system message: copying numbers and names out of the context has to be
-            found first, and in whole prompts, where they are one place in a hundred, that takes ten times as long
-    whole   SFT on whole oracle episodes of Calculator, UnitConvert and Lookup, hardly one of Calculator at level 2
-    sft     a little more of it, most of it Calculator at level 2, and an end before that is mastered
-    grpo    GRPO on Calculator at level 2: reward alone, no oracle
+    base          the tokenizer (tokenizer.py), and a Llama with random weights
+    copy          SFT on oracle episodes without their system message: copying numbers and names out of the context has
+                  to be found first, and in whole prompts, where they are one place in a hundred, that takes ten times
+                  as long
+    whole         SFT on whole oracle episodes of Calculator, UnitConvert and Lookup, hardly any of Calculator level 2
+    expressions   SFT on Calculator level 2, again without the system message; in whole prompts it still fails there
+    sft           a few whole episodes of each, until it solves half of the level
+    grpo          GRPO on Calculator level 2: reward alone, no oracle
 
 All of it plays the training split; the problems of the test split, which the evaluations play, are never seen.
 """
@@ -37,6 +39,7 @@ from toolstep.agents.shipped import SHIPPED
 from toolstep.envs.chat import load_tokenizer
 from toolstep.rollout import Trajectory, collect, evaluate, group_specs
 from toolstep.rollout.learn import GRPO, SFT, Training, warmup
+from toolstep.rollout.learn.optimizer import Schedule
 
 SEED = 0
 TASKS = [(env, level) for env in tokenizer.ENVS for level in tokenizer.LEVELS]
@@ -60,11 +63,18 @@ WHOLE: Episodes = {
     ("Lookup", 2): 6000,
     ("Lookup", 3): 4000,
 }
-MORE: Episodes = {task: 100 for task, count in WHOLE.items() if count} | {
-    ("Calculator", 1): 200,
-    ("Calculator", 2): 3000,
+EXPRESSIONS: Episodes = {
+    ("Calculator", 1): 750,
+    ("Calculator", 2): 6000,
+    ("Lookup", 1): 375,
+    ("UnitConvert", 2): 375,
 }
-GRPO_EPISODES = 128 * 300
+LAST: Episodes = {
+    ("Calculator", 1): 400,
+    ("Calculator", 2): 110,
+    **{task: 100 for task in TASKS if task[0] != "Calculator"},
+}
+GRPO_EPISODES = 128 * 150
 
 
 def make_base(folder: Path) -> None:
@@ -91,25 +101,23 @@ def make_base(folder: Path) -> None:
 
 
 def make_copy(source: Path, folder: Path) -> None:
-    agent = load(source)
-    training = Training(warmup(2e-3), weight_decay=0.1, betas=(0.9, 0.99), micro_tokens=2048, log=folder)
-    opening = load_tokenizer(str(source)).convert_tokens_to_ids("<|im_start|>")
-    episodes = [without_system(t, opening) for t in oracle_episodes(source, COPY, seed=1)]
-    SFT(agent, training, batch_rows=16, seed=SEED).learn(episodes, progress_bar=True)
-    agent.save_pretrained(folder)
+    imitate(source, folder, without_systems(source, COPY, seed=1), warmup(2e-3))
 
 
 def make_whole(source: Path, folder: Path) -> None:
-    imitate(source, folder, oracle_episodes(source, WHOLE, seed=2), learning_rate=2e-3)
+    imitate(source, folder, oracle_episodes(source, WHOLE, seed=2), warmup(2e-3, decay=True))
+
+
+def make_expressions(source: Path, folder: Path) -> None:
+    imitate(source, folder, without_systems(source, EXPRESSIONS, seed=3), warmup(1e-3, decay=True))
 
 
 def make_sft(source: Path, folder: Path) -> None:
-    imitate(source, folder, oracle_episodes(source, MORE, seed=3), learning_rate=1e-3)
+    imitate(source, folder, oracle_episodes(source, LAST, seed=3), warmup(1e-3, decay=True))
 
 
-def imitate(source: Path, folder: Path, episodes: list[Trajectory], learning_rate: float) -> None:
+def imitate(source: Path, folder: Path, episodes: list[Trajectory], rate: Schedule) -> None:
     agent = load(source)
-    rate = warmup(learning_rate, decay=True)
     training = Training(rate, weight_decay=0.1, betas=(0.9, 0.99), micro_tokens=2048, log=folder)
     SFT(agent, training, batch_rows=16, seed=SEED).learn(episodes, progress_bar=True)
     agent.save_pretrained(folder)
@@ -118,14 +126,22 @@ def imitate(source: Path, folder: Path, episodes: list[Trajectory], learning_rat
 def make_grpo(source: Path, folder: Path) -> None:
     agent = load(source)
     envs, tests = (make_envs("Calculator", 2, agent, split) for split in ("train", "test"))
-    training = Training(warmup(3e-4, 0.01), micro_tokens=16384, log=folder, eval_envs=tests, eval_episodes=200)
+    training = Training(
+        warmup(3e-4, 0.02, decay=True), micro_tokens=16384, log=folder, eval_envs=tests, eval_episodes=200
+    )
     GRPO(agent, envs, training, groups=16, group_size=8, seed=SEED).learn(GRPO_EPISODES, progress_bar=True)
     agent.save_pretrained(folder)
     envs.close()
     tests.close()
 
 
-STAGES = {"copy": make_copy, "whole": make_whole, "sft": make_sft, "grpo": make_grpo}
+STAGES = {
+    "copy": make_copy,
+    "whole": make_whole,
+    "expressions": make_expressions,
+    "sft": make_sft,
+    "grpo": make_grpo,
+}
 
 
 def load(folder: Path) -> LLMAgent:
@@ -147,6 +163,11 @@ def oracle_episodes(folder: Path, episodes: Episodes, seed: int) -> list[Traject
         envs.close()
     assert all(t.total_reward == 1.0 for t in out)
     return out
+
+
+def without_systems(folder: Path, episodes: Episodes, seed: int) -> list[Trajectory]:
+    opening = load_tokenizer(str(folder)).convert_tokens_to_ids("<|im_start|>")
+    return [without_system(t, opening) for t in oracle_episodes(folder, episodes, seed)]
 
 
 def without_system(t: Trajectory, opening: int) -> Trajectory:
