@@ -74,7 +74,7 @@ LAST: Episodes = {
     ("Calculator", 2): 110,
     **{task: 100 for task in TASKS if task[0] != "Calculator"},
 }
-GRPO_EPISODES = 128 * 150
+GRPO_EPISODES = 48_000
 
 
 def make_base(folder: Path) -> None:
@@ -114,6 +114,9 @@ def make_expressions(source: Path, folder: Path) -> None:
 
 def make_sft(source: Path, folder: Path) -> None:
     imitate(source, folder, oracle_episodes(source, LAST, seed=3), warmup(1e-3, decay=True))
+    agent = load(folder)
+    agent.model.half().float()  # what is shipped is in half precision, and the next stage begins with that
+    agent.save_pretrained(folder)
 
 
 def imitate(source: Path, folder: Path, episodes: list[Trajectory], rate: Schedule) -> None:
@@ -124,11 +127,11 @@ def imitate(source: Path, folder: Path, episodes: list[Trajectory], rate: Schedu
 
 
 def make_grpo(source: Path, folder: Path) -> None:
-    agent = load(source)
-    envs, tests = (make_envs("Calculator", 2, agent, split) for split in ("train", "test"))
-    training = Training(
-        warmup(3e-4, 0.02, decay=True), micro_tokens=16384, log=folder, eval_envs=tests, eval_episodes=200
-    )
+    """The first of the runs of benchmarks/learn.py."""
+    agent = LLMAgent.load(str(source), device="cpu", dtype="float32", sampling=SamplingParams(max_new_tokens=64))
+    envs, tests = (make_envs("Calculator", 2, agent, split, max_turns=4) for split in ("train", "test"))
+    rate = warmup(3e-4, 0.02, decay=True)
+    training = Training(rate, micro_tokens=16384, log=folder, eval_envs=tests, eval_episodes=200)
     GRPO(agent, envs, training, groups=16, group_size=8, seed=SEED).learn(GRPO_EPISODES, progress_bar=True)
     agent.save_pretrained(folder)
     envs.close()
@@ -148,8 +151,9 @@ def load(folder: Path) -> LLMAgent:
     return LLMAgent.load(str(folder), device="cpu", dtype="float32", sampling=SamplingParams(max_new_tokens=128))
 
 
-def make_envs(env: str, level: int, agent: Any, split: str) -> Any:
-    return gym.make_vec(f"toolstep/{env}-v0", num_envs=128, level=level, split=split, max_turns=12, **agent.env_kwargs)
+def make_envs(env: str, level: int, agent: Any, split: str, max_turns: int = 12) -> Any:
+    options = {"level": level, "split": split, "max_turns": max_turns, **agent.env_kwargs}
+    return gym.make_vec(f"toolstep/{env}-v0", num_envs=128, **options)
 
 
 def oracle_episodes(folder: Path, episodes: Episodes, seed: int) -> list[Trajectory]:
