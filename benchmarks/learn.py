@@ -7,8 +7,8 @@
     python benchmarks/learn.py --plot                    # figure and table of all runs in --out
 
 Each run writes a line after each iteration (seconds since its start, evaluations included; `eval/success`, on tasks of
-the test split, where there was an evaluation) to OUT/<model>-<kind>-<seed>.jsonl; beside it is the trained model, if that
-is a small one.
+the test split, where there was an evaluation) to OUT/<model>-<kind>-<seed>.jsonl; beside it is the trained model, where
+it is a small one.
 """
 
 from __future__ import annotations
