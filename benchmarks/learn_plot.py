@@ -39,9 +39,9 @@ def plot(folder: Path) -> None:
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
     for number, (name, runs) in enumerate(kinds.items()):
         for index, run in enumerate(runs):
-            points = [(line["seconds"] / 60, line["eval/success"]) for line in run if "eval/success" in line]
+            points = [(line["episodes"] / 1000, line["eval/success"]) for line in run if "eval/success" in line]
             axes.plot(*zip(*points), color=f"C{number}", alpha=0.9, lw=1.5, label=name if index == 0 else None)
-    axes.set(xlabel="minutes", ylabel="success on held-out tasks", ylim=(0, 1.02))
+    axes.set(xlabel="training episodes, thousands", ylabel="success on held-out tasks", ylim=(0, 1.02))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     figure.savefig(folder / "learning.svg", metadata={"Date": None})
