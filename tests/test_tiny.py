@@ -146,3 +146,8 @@ def test_training_reads_the_training_split_alone(scripts: Any, monkeypatch: pyte
 )
 def test_the_model_solves_the_first_level_of_each_task_set(env: str, level: int, least: float) -> None:
     assert success("tiny-sft", env, level, 40) >= least
+
+
+def test_grpo_lifted_what_imitation_left_half_done() -> None:
+    assert success("tiny-sft", "Calculator", 2, 100) <= 0.6
+    assert success("tiny", "Calculator", 2, 100) >= 0.9
