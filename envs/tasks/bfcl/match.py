@@ -119,7 +119,7 @@ def _type(value: Any, acceptable: list[Any], kind: type, inner: type | None) -> 
     return fault, False
 
 
-def _holds(value: list[Any], option: Any, inner: type) -> bool:
+def _holds(value: Any, option: Any, inner: type) -> bool:
     """Whether all items of the list are of the documented type, or of that of the acceptable items."""
     if not isinstance(option, list):
         return True
