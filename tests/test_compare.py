@@ -160,6 +160,18 @@ def test_swapped_runs_have_the_opposite_to_say() -> None:
     assert (there.low, there.high) == pytest.approx((-here.high, -here.low), abs=0.03)
 
 
+def test_samples_of_a_task_do_not_narrow_the_intervals() -> None:
+    rng = np.random.default_rng(1)
+    scores = [(float(x), float(y)) for x, y in rng.integers(0, 2, size=(12, 2))]
+    once = [run({(seed, 0): pair[side] for seed, pair in enumerate(scores)}) for side in (0, 1)]
+    often = [run({(seed, i): pair[side] for seed, pair in enumerate(scores) for i in range(6)}) for side in (0, 1)]
+    alone, repeated = compare(*once).overall.score.interval, compare(*often).overall
+    assert alone is not None
+    for found in (repeated.score.interval, repeated.success.interval):
+        assert found is not None
+        assert (found.low, found.high) == pytest.approx((alone.low, alone.high))
+
+
 def test_an_error_is_no_success_and_is_counted() -> None:
     a = run({(0, 0): 1.0, (1, 0): 1.0})
     b = run({(0, 0): 1.0, (1, 0): 1.0})
