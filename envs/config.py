@@ -7,6 +7,7 @@ import inspect
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
+from datetime import datetime
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from toolstep.envs.chat import ChatTemplate
 from toolstep.envs.rewards import Rubric
 from toolstep.envs.tasks import Split, TaskSet, example_messages, load_tasks
-from toolstep.envs.tools import Offer, Tool, ToolFactory, as_offer
+from toolstep.envs.tools import Offer, Tape, Tool, ToolFactory, as_offer
 from toolstep.envs.types import EpisodeRecord, Message
 from toolstep.envs.views import View, make_view
 
@@ -77,6 +78,8 @@ class EnvConfig:
     chat_template, template_kwargs: the template's text where the tokenizer's own is not wanted, and its variables.
     tool_call_format: how the model writes calls, where the template does not show it (`chat.formats.FORMATS`).
     stop_tokens: where generation stops, as text or ids; by default what the tokenizer's folder says.
+    clock: the date and time that a template which writes today's date is told (`strftime_now`), as a datetime or in ISO
+        form; None: the moment at which the env is made.
     split: "train" or "test"; no problem is in both.
     shots: that many solved example episodes stand before the task, the same for every row.
     history: what happens where the template, given new messages, would write the past differently from what the model
@@ -88,6 +91,7 @@ class EnvConfig:
     reward: function or `Rubric` over the finished `EpisodeRecord`; None: the task set's score.
     strict: re-raise a failure of the environment's own parts instead of ending that row with status "env_error", and
         hold every delta against a rendering of the whole conversation (costs what `benchmarks/template_cost.py` says).
+    tape: writes down what tools answer, or answers in their place (`toolstep.envs.tools.tape`).
     """
 
     tasks: TaskSet
@@ -101,6 +105,7 @@ class EnvConfig:
     thinking_ratio: float | None = None
     reward: Reward | Rubric | None = None
     strict: bool = False
+    tape: Tape | None = None
 
     @classmethod
     def create(
@@ -114,12 +119,14 @@ class EnvConfig:
         stop_tokens: Collection[str | int] | None = None,
         tool_call_format: str | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
+        clock: datetime | str | None = None,
         split: Split = "train",
         shots: int = 0,
         history: History = "keep",
         thinking_ratio: float | None = None,
         reward: Reward | Rubric | None = None,
         strict: bool = False,
+        tape: Tape | None = None,
         **options: Any,
     ) -> EnvConfig:
         """Resolve names, check values, load the tokenizer.
@@ -149,6 +156,8 @@ class EnvConfig:
             tools = [tools]
         if isinstance(tools, (str, bytes)) or callable(tools):
             raise EnvConfigError(f"tools must be a list of functions or Tools, got {tools!r}: write tools=[...]")
+        if tape is not None and not isinstance(tape, Tape):
+            raise EnvConfigError(f"tape must be a Recording, a Playback or None, got {tape!r}")
         offers = tuple(as_offer(t) for t in tools or ())
         _refuse_twins([o for o in offers if isinstance(o, Tool)])
         try:
@@ -164,6 +173,7 @@ class EnvConfig:
             stop_tokens=stop_tokens,
             tool_call_format=tool_call_format,
             template_kwargs=template_kwargs,
+            clock=_moment(clock),
             strict=strict,
         )
         if chat.tokenizer is None:
@@ -182,6 +192,7 @@ class EnvConfig:
             thinking_ratio=thinking_ratio,
             reward=reward,
             strict=strict,
+            tape=tape,
         )
         config._open()
         return config
@@ -190,7 +201,7 @@ class EnvConfig:
         """What cannot work is found out now, and not by each episode."""
         try:
             for offer in self.tools:
-                if isinstance(offer, ToolFactory):
+                if isinstance(offer, ToolFactory) and (self.tape is None or self.tape.opens(offer)):
                     offer.open()
         except BaseException:
             self.close()
@@ -202,6 +213,17 @@ class EnvConfig:
         for offer in self.tools:
             if isinstance(offer, ToolFactory):
                 offer.close()
+
+
+def _moment(clock: datetime | str | None) -> datetime | None:
+    if clock is None or isinstance(clock, datetime):
+        return clock
+    try:
+        return datetime.fromisoformat(clock)
+    except (TypeError, ValueError):
+        raise EnvConfigError(
+            f'clock must be a datetime, its ISO form ("2030-05-01T08:00:00") or None, got {clock!r}'
+        ) from None
 
 
 def _refuse_twins(tools: Sequence[Tool]) -> None:

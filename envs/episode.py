@@ -68,6 +68,7 @@ class _Pending:
     history: tuple[Message, ...]
     runs: list[int]  # indices into turn.calls of those that were handed out
     thought_open: bool = False  # the turn ended inside a thought
+    played: list[ToolResult] | None = None  # results that a recording had, in place of handing the calls out
 
 
 class Episode:
@@ -100,8 +101,10 @@ class Episode:
         self._started = time.monotonic()
 
     # ------------------------------------------------------------------ reset
-    def reset(self, rng: np.random.Generator) -> tuple[Any, dict[str, Any]]:
+    def reset(self, rng: np.random.Generator, sample: int = 0) -> tuple[Any, dict[str, Any]]:
         """Draw a task from `rng` and render its prompt.  Returns (observation, info).
+
+        sample: tells episodes of one task apart on a tape; nothing else depends on it.
 
         The number of draws does not depend on the task, so that the row's next task doesn't either.
         """
@@ -113,7 +116,9 @@ class Episode:
             self._kwargs = {"open_thinking": thinks, "enable_thinking": thinks}
         task = cfg.tasks.task(task_seed, cfg.split)
         info = EpisodeInfo(task, task_seed, cfg.limits.tool_timeout)
-        self._box = Toolbox(cfg.tasks.tools(task), cfg.tools, info)
+        own = cfg.tasks.tools(task)
+        tape = cfg.tape
+        self._box = Toolbox(own, cfg.tools, info) if tape is None else tape.toolbox(own, cfg.tools, info, sample)
         self.schemas = self._offered = [t.schema for t in self._box.tools.values()]
         n_system = 1 if task.messages and task.messages[0].role == "system" else 0
         self.messages = [*task.messages[:n_system], *cfg.examples, *task.messages[n_system:]]
@@ -162,12 +167,15 @@ class Episode:
                 runs.append(i)
                 bound.append(run)
             calls.append(settled)
+        played = None
         if bound and self._box is not None:
-            self._box.ready([run.tool.name for run in bound])
+            played = self._box.answers(self.turns, bound)
+            if played is None:
+                self._box.ready([run.tool.name for run in bound])
         thought_open = any(c.status is CallStatus.UNCLOSED_REASONING for c in turn.calls)
         turn = replace(turn, calls=tuple(calls))
-        self._pending = _Pending(reading, turn, tuple(self.messages), runs, thought_open)
-        return bound
+        self._pending = _Pending(reading, turn, tuple(self.messages), runs, thought_open, played)
+        return bound if played is None else []
 
     def _bounded(self, turn: Turn) -> Turn:
         """The turn with a bounded number of attempts: the last one stands for all the rest and says how many.
@@ -199,6 +207,8 @@ class Episode:
         if pending is None:
             return self._ended_in_error()
         reading, turn = pending.reading, pending.turn
+        if pending.played is not None:
+            results = pending.played
         before = len(self.messages)
         answers = dict(zip(pending.runs, results, strict=True))
         self.tool_seconds += sum(r.seconds for r in results)
@@ -213,8 +223,10 @@ class Episode:
             text = error_text(call.status, call.error) if result is None else self._limited(result.content)
             replies.append(Message("tool", text, tool_call_id=call.id, name=call.name or "unknown"))
             statuses.append(status)
-        if results and self._box is not None and self._box.changes():
-            self._tell_changes(replies)
+        if results and self._box is not None:
+            self._box.heard([turn.calls[i] for i in pending.runs], results)
+            if self._box.changes():
+                self._tell_changes(replies)
         self.messages.append(Message("assistant", turn.content, tool_calls=tuple(calls), reasoning=turn.reasoning))
         if not reading.cut:
             self.messages += replies

@@ -40,15 +40,15 @@ class Rows:
     def __len__(self) -> int:
         return len(self.episodes)
 
-    def reset(self, i: int, seed: int | None = None) -> dict[str, Any]:
-        """Begin the next episode of row i; None: its generator goes on.  Returns the info."""
+    def reset(self, i: int, seed: int | None = None, sample: int = 0) -> dict[str, Any]:
+        """Begin the next episode of row i; seed None: its generator goes on.  Returns the info."""
         rng = self.rngs[i]
         if seed is not None or rng is None:
             rng, self.seeds[i] = seeding.np_random(seed)
             self.rngs[i] = rng
         episode = self.episodes[i]
         try:
-            self.observations[i], info = episode.reset(rng)
+            self.observations[i], info = episode.reset(rng, sample)
         except SharedStateError:  # a mistake of whoever wrote the tools, not the failure of a row
             raise
         except Exception as e:
@@ -121,6 +121,18 @@ def row_seeds(seed: Any, num_envs: int) -> list[int | None]:
         if s is not None and (isinstance(s, bool) or not isinstance(s, (int, np.integer)) or s < 0):
             raise ValueError(f"the seed of row {i} must be a whole number >= 0 or None, got {s!r}")
     return [None if s is None else int(s) for s in seeds]
+
+
+def reset_samples(samples: Any, num: int, where: str = "options['samples']") -> list[int]:
+    """One sample a row, 0 by default; ValueError or TypeError where that is wrong."""
+    if samples is None:
+        return [0] * num
+    if not isinstance(samples, (list, tuple, np.ndarray)) or len(samples) != num:
+        raise TypeError(f"{where} must be a list of {num} whole numbers, got {samples!r}")
+    for s in samples:
+        if isinstance(s, bool) or not isinstance(s, (int, np.integer)) or s < 0:
+            raise ValueError(f"{where} must be whole numbers >= 0, got {s!r}")
+    return [int(s) for s in samples]
 
 
 def reset_mask(options: dict[str, Any] | None, num_envs: int) -> NDArray[np.bool_]:

@@ -16,7 +16,7 @@ from gymnasium import error
 from numpy.typing import NDArray
 
 from toolstep.envs.episode import Outcome
-from toolstep.envs.rows import Rows
+from toolstep.envs.rows import Rows, reset_samples
 from toolstep.envs.tools import Executor
 from toolstep.envs.types import ToolResult
 
@@ -77,7 +77,9 @@ class Stream:
                 f"{method}() while the turns of rows {rows} are under way: recv() them first", "send"
             )
 
-    def begin(self, rows: Sequence[int], seeds: Sequence[int | None]) -> tuple[list[Any], list[dict[str, Any]]]:
+    def begin(
+        self, rows: Sequence[int], seeds: Sequence[int | None], samples: Sequence[int] | None = None
+    ) -> tuple[list[Any], list[dict[str, Any]]]:
         """Reset these rows, each with its seed (None: its generator goes on)."""
         rows = self._checked_rows(rows, "begin")
         if len(seeds) != len(rows):
@@ -85,7 +87,8 @@ class Stream:
         for row, seed in zip(rows, seeds):
             if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0):
                 raise ValueError(f"begin: the seed of row {row} must be a whole number >= 0 or None, got {seed!r}")
-        infos = [self._rows.reset(row, None if seed is None else int(seed)) for row, seed in zip(rows, seeds)]
+        told = reset_samples(samples, len(rows), "begin: samples")
+        infos = [self._rows.reset(r, None if s is None else int(s), n) for r, s, n in zip(rows, seeds, told)]
         return [deepcopy(self._rows.observations[row]) for row in rows], infos
 
     def send(self, actions: Sequence[Any], rows: Sequence[int]) -> None:

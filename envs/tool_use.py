@@ -9,6 +9,7 @@ import gymnasium as gym
 from toolstep.envs.config import EnvConfig, Tools
 from toolstep.envs.episode import Episode, Outcome
 from toolstep.envs.render import render_conversation
+from toolstep.envs.rows import reset_samples
 from toolstep.envs.tools import Executor
 from toolstep.envs.types import EpisodeRecord, Message, Task
 
@@ -67,9 +68,13 @@ class ToolUseEnv(gym.Env[Any, Any]):
         self._executor = Executor(self.config.limits.max_calls)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin the next episode.  The seed decides the task; without one the generator goes on."""
+        """Begin the next episode.  The seed decides the task; without one the generator goes on.
+
+        `options={"sample": n}` tells episodes of one task apart on a tape.
+        """
         super().reset(seed=seed)
-        return self._episode.reset(self.np_random)
+        (sample,) = reset_samples([(options or {}).get("sample", 0)], 1, "options['sample']")
+        return self._episode.reset(self.np_random, sample)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take one assistant turn, run its tools, return what comes next.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from toolstep.envs.config import EnvConfig, Tools
 from toolstep.envs.episode import Outcome
 from toolstep.envs.render import render_conversation
-from toolstep.envs.rows import Rows, reset_mask, row_seeds
+from toolstep.envs.rows import Rows, reset_mask, reset_samples, row_seeds
 from toolstep.envs.stream import Received, Stream
 from toolstep.envs.tool_use import RENDER_FPS, RENDER_MODES, check_render_mode
 from toolstep.envs.tools import BoundCall, Executor
@@ -34,7 +34,8 @@ class ToolUseVectorEnv(VectorEnv[Any, Any, Any]):
         max_episode_steps: cut an episode at that many steps, as `gymnasium.make`'s TimeLimit does.
 
     `reset` takes an int (row i gets seed + i), a list of N seeds (None: that row's generator goes on), and
-    `options={"reset_mask": bool[N]}`, which leaves the other rows alone; `options` is never changed.
+    `options={"reset_mask": bool[N]}`, which leaves the other rows alone; `options` is never changed.  On a tape, where
+    several rows play one task, `options={"samples": int[N]}` tells them apart.
 
     `begin`, `send` and `recv` play the same turns row by row, as EnvPool does: no row waits for the tools of another.
     """
@@ -90,11 +91,12 @@ class ToolUseVectorEnv(VectorEnv[Any, Any, Any]):
         self._stream.refuse_if_pending("reset")
         seeds = row_seeds(seed, self.num_envs)
         mask = reset_mask(options, self.num_envs)
+        samples = reset_samples((options or {}).get("samples"), self.num_envs)
         if not mask.all() and any(obs is None for obs, m in zip(self._rows.observations, mask) if not m):
             raise error.ResetNeeded("the first reset must begin every row: call reset() without a reset_mask")
         infos: dict[str, Any] = {}
         for i in np.flatnonzero(mask):
-            infos = self._add_info(infos, self._rows.reset(int(i), seeds[i]), int(i))
+            infos = self._add_info(infos, self._rows.reset(int(i), seeds[i], samples[i]), int(i))
         return self._batch(), infos
 
     # ------------------------------------------------------------------- step
@@ -167,17 +169,25 @@ class ToolUseVectorEnv(VectorEnv[Any, Any, Any]):
         """Seconds within which at least one pending row comes back, on a machine that is not overloaded."""
         return self._stream.turn_timeout
 
-    def begin(self, rows: Sequence[int], seeds: Sequence[int | None]) -> tuple[list[Any], list[dict[str, Any]]]:
+    @property
+    def recorded(self) -> bool:
+        """Whether there is a tape, on which episodes of one task have to be told apart by their samples."""
+        return self.config.tape is not None
+
+    def begin(
+        self, rows: Sequence[int], seeds: Sequence[int | None], samples: Sequence[int] | None = None
+    ) -> tuple[list[Any], list[dict[str, Any]]]:
         """Reset these rows now, whatever the autoreset mode; a running episode of theirs is given up.
 
-        seeds: one a row; None: that row's generator goes on.  Returns one observation and one info a row, not batched.
+        seeds: one a row; None: that row's generator goes on.  samples: one a row (None: all 0), see the class.  Returns
+        one observation and one info a row, not batched.
 
         Raises:
             ValueError: wrong rows or seeds.  gymnasium.error.AlreadyPendingCallError: a row's turn is under way.
             Both name the row, and nothing was changed then.
         """
         self._refuse_if_closed("begin")
-        return self._stream.begin(rows, seeds)
+        return self._stream.begin(rows, seeds, samples)
 
     def send(self, actions: Sequence[Any], rows: Sequence[int]) -> None:
         """Begin one turn in each of these rows and return; their tools run in the background ("inline" ones here).

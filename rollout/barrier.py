@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import iterate
 
 from toolstep.agents.base import Agent
-from toolstep.rollout.infos import ended_row, row_info
+from toolstep.rollout.infos import ended_row, recorded, row_info
 from toolstep.rollout.metrics import Clock, RunMetrics
 from toolstep.rollout.player import make_player
 from toolstep.rollout.recorder import EpisodeRecorder
@@ -67,9 +67,12 @@ class BarrierRun:
         # A row without work needs no seed; at its very first reset it would draw entropy, so it gets one
         # there.
         seeds = [begin[r][1].seed if r in begin else (0 if self.fresh else None) for r in rows]
+        options: dict[str, Any] = {"reset_mask": mask.copy()}
+        if recorded(self.envs):
+            options["samples"] = [begin[r][1].sample_index if r in begin else 0 for r in rows]
         with self.clock("env_seconds"):
             # The annotation of the base class leaves lists of seeds out.
-            batch, infos = self.envs.reset(seed=seeds, options={"reset_mask": mask.copy()})  # type: ignore[arg-type]
+            batch, infos = self.envs.reset(seed=seeds, options=options)  # type: ignore[arg-type]
         self.observation, self.fresh = batch, False
         self.over[mask] = False
         observations = self.unbatched(batch)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import importlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toolstep.envs.tasks import TaskList, TaskSet
+    from toolstep.envs.tools import Tape
 
 NAMESPACE = "toolstep/"
 
@@ -25,7 +26,9 @@ class Settings:
     """What `eval` and `rollout` let their users choose; None leaves the default of the env or the agent.
 
     One of env, tasks (a file) and prompt says what is played.  mcp: servers whose tools are offered as well; openapi: a
-    document whose operations are, of the server base_url, with the credential in the variable auth_env.
+    document whose operations are, of the server base_url, with the credential in the variable auth_env.  env_module:
+    what registers env, where it was named "module:id".  clock: what a template that writes today's date is told (ISO).
+    record, playback: the file that what tools answer is written to, or taken from (then none of the given tools runs).
     """
 
     env: str | None
@@ -51,6 +54,10 @@ class Settings:
     openapi: str | None = None
     base_url: str | None = None
     auth_env: str | None = None
+    env_module: str | None = None
+    clock: str | None = None
+    record: str | None = None
+    playback: str | None = None
 
 
 def env_ids() -> list[str]:
@@ -99,7 +106,7 @@ def task_set(env_id: str) -> TaskSet:
     return load_tasks(gym.spec(env_id).kwargs["tasks"])
 
 
-def make_agent_and_envs(settings: Settings, tasks: TaskList | None = None) -> tuple[Any, Any]:
+def make_agent_and_envs(settings: Settings, tasks: TaskList | None = None, tape: Tape | None = None) -> tuple[Any, Any]:
     """(agent, vector env); the agent is made first, because it says what its env must look like.
 
     tasks: what is played in place of a registered env; see `toolstep.rollout.given`.
@@ -122,13 +129,27 @@ def make_agent_and_envs(settings: Settings, tasks: TaskList | None = None) -> tu
         chat_template=chat_template,
         stop_tokens=settings.stop_token or None,
     )
-    options = env_options(level=settings.level, shots=settings.shots or None, max_turns=settings.max_turns)
-    common = {"autoreset_mode": settings.autoreset_mode, "split": settings.split, **options, **agent.env_kwargs}
-    if settings.mcp or settings.openapi is not None:
+    return agent, make_envs(settings, agent.env_kwargs, tasks, tape)
+
+
+def make_envs(
+    settings: Settings, env_kwargs: Mapping[str, Any], tasks: TaskList | None = None, tape: Tape | None = None
+) -> Any:
+    """The vector env for an agent that asks for `env_kwargs`.  tape: that of its tools, see `rollout.recording`."""
+    written = "tokenizer" in env_kwargs or "chat_template" in env_kwargs  # else the template is ours, without a date
+    options = env_options(
+        level=settings.level,
+        shots=settings.shots or None,
+        max_turns=settings.max_turns,
+        clock=settings.clock if written else None,
+        tape=tape,
+    )
+    common = {"autoreset_mode": settings.autoreset_mode, "split": settings.split, **options, **env_kwargs}
+    if settings.playback is None and (settings.mcp or settings.openapi is not None):
         from toolstep.rollout.given import given_tools
 
         common["tools"] = given_tools(settings)
-    return agent, _make_envs(settings, tasks, common)
+    return _make_envs(settings, tasks, common)
 
 
 def _make_envs(settings: Settings, tasks: TaskList | None, options: dict[str, Any]) -> Any:

@@ -19,6 +19,7 @@ from toolstep.rollout.compare.command import compare
 from toolstep.rollout.exits import FAILED, INTERRUPTED, USAGE, one_line_errors
 from toolstep.rollout.learn.command import train
 from toolstep.rollout.options import AsJson, Env, Level, MaxTurns, Seed, Split, SplitName
+from toolstep.rollout.replay.command import replay
 from toolstep.rollout.serve.command import serve
 from toolstep.rollout.viewer.command import view
 
@@ -138,6 +139,7 @@ app.command(name="eval")(evaluate)
 app.command()(rollout)
 app.command()(compare)
 app.command()(check)
+app.command()(replay)
 app.command()(serve)
 app.command()(view)
 app.add_typer(train, name="train")

@@ -33,8 +33,10 @@ from toolstep.rollout.options import (
     OptionalEnv,
     OptionalSplit,
     Overwrite,
+    Playback,
     Prompt,
     Quiet,
+    Record,
     Seed,
     Shots,
     Split,
@@ -93,6 +95,8 @@ def evaluate(
     openapi: OpenApi = None,
     base_url: BaseUrl = None,
     auth_env: AuthEnv = None,
+    record: Record = None,
+    playback: Playback = None,
     autoreset_mode: AutoresetMode = Mode.NEXT_STEP,
 ) -> None:
     """Evaluate an agent: success and mean reward with 95% intervals, tool calls, stop reasons, throughput.
@@ -151,6 +155,8 @@ def rollout(
     openapi: OpenApi = None,
     base_url: BaseUrl = None,
     auth_env: AuthEnv = None,
+    record: Record = None,
+    playback: Playback = None,
     autoreset_mode: AutoresetMode = Mode.NEXT_STEP,
 ) -> None:
     """Collect groups of samples for training, as a token-level batch or as episodes."""
@@ -196,3 +202,5 @@ def _finish(job: Job, as_json: bool, quiet: bool) -> None:
     print_json(job.document()) if as_json else job.show()
     if job.interrupted:
         raise typer.Exit(INTERRUPTED)
+    if job.unanswered:
+        fail(job.unanswered, FAILED)

@@ -17,7 +17,7 @@ from toolstep.rollout.storage import StorageError, clear_errors
 
 _PACKAGES = ("toolstep", "gymnasium", "numpy", "scipy", "torch", "transformers", "tokenizers")
 NEUTRAL = frozenset({"num_envs", "autoreset_mode"})  # results do not depend on them
-_FILES = ("tasks", "chat_template", "openapi")  # settings that may name a file
+_FILES = ("tasks", "chat_template", "openapi", "playback")  # settings that may name a file
 _SHOWN = 60  # characters of a value in a message
 
 

@@ -18,6 +18,7 @@ from gymnasium.vector import VectorWrapper
 
 from toolstep.agents.base import Completion
 from toolstep.agents.continuous import ContinuousAgent
+from toolstep.rollout.infos import recorded
 from toolstep.rollout.metrics import Clock, RunMetrics
 from toolstep.rollout.player import make_player
 from toolstep.rollout.recorder import EpisodeRecorder
@@ -43,7 +44,7 @@ class StreamEnv(Protocol):
     @property
     def pending(self) -> int: ...
     def begin(
-        self, rows: Sequence[int], seeds: Sequence[int | None]
+        self, rows: Sequence[int], seeds: Sequence[int | None], **options: Any
     ) -> tuple[Sequence[Any], Sequence[dict[str, Any]]]: ...
     def send(self, actions: Sequence[Any], rows: Sequence[int]) -> None: ...
     def recv(self, min_rows: int = 1, timeout: float | None = None) -> Any: ...
@@ -117,7 +118,9 @@ class ContinuousRun:
             for row in begun:
                 self.free.remove(row)
             with self.clock("env_seconds"):
-                observations, infos = self.envs.begin(list(begun), [spec.seed for _, spec in begun.values()])
+                specs = [spec for _, spec in begun.values()]
+                samples = {"samples": [spec.sample_index for spec in specs]} if recorded(self.envs) else {}
+                observations, infos = self.envs.begin(list(begun), [spec.seed for spec in specs], **samples)
             over = []
             for (row, (index, spec)), observation, info in zip(begun.items(), observations, infos, strict=True):
                 recorder = EpisodeRecorder(spec, tokens=self.tokens)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,10 @@ class EvalJob(Job):
         if resume and out is None:
             raise ValueError("--resume goes on with a run in a folder: name it with --out")
         self.folder = None if out is None else EvalFolder(out, resume=resume, overwrite=overwrite)
+        self.overwrite, self.resume = overwrite, resume
         self.demands = demands if demands is not None else Demands()
-        super().__init__(settings, episodes, epochs, out)
+        begun = self.folder.clock if self.folder is not None else None
+        super().__init__(replace(settings, clock=settings.clock or begun), episodes, epochs, out)
         try:
             if self.folder is not None:
                 self.folder.check(self.config)

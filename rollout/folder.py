@@ -41,6 +41,14 @@ class EvalFolder:
         self.damaged: dict[int, str] = {}
         self._log: EpisodeLog | None = None
 
+    @property
+    def clock(self) -> str | None:
+        """The date that the run which is resumed shows its model; None where none is."""
+        if not self.resume or not (self.path / CONFIG).is_file():
+            return None
+        found = read_config(self.path / CONFIG).get("clock")
+        return found if isinstance(found, str) else None
+
     def check(self, config: Mapping[str, Any]) -> None:
         """Find out, before any work is done, whether a run of that configuration may write here.
 

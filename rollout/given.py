@@ -27,7 +27,10 @@ def checked(settings: Settings) -> tuple[Settings, TaskList | None]:
     if settings.env is not None:
         if settings.env.endswith(".jsonl"):
             raise UnknownEnv(f"{settings.env!r} is a file: give it with --tasks {settings.env}")
-        return replace(settings, env=find_env(settings.env), split=settings.split or "test"), None
+        module, _, name = settings.env.rpartition(":")
+        module = module or settings.env_module or ""
+        found = find_env(f"{module}:{name}" if module else name)
+        return replace(settings, env=found, env_module=module or None, split=settings.split or "test"), None
     if settings.tasks is not None:
         tasks = read_tasks(settings.tasks)
         name = Path(settings.tasks).name

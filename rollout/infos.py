@@ -29,6 +29,11 @@ def row_info(infos: Mapping[str, Any], row: int) -> dict[str, Any]:
     return out
 
 
+def recorded(envs: Any) -> bool:
+    """Whether the env has a tape, on which episodes of one task have to be told apart by their samples."""
+    return bool(getattr(envs.unwrapped, "recorded", False))
+
+
 def ended_row(infos: Mapping[str, Any], observation: Any, row: int) -> tuple[Any, dict[str, Any]]:
     """Last observation and info of a row whose episode just ended.
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from toolstep.envs.tasks import TaskList
 from toolstep.envs.tasks.base import check_split
+from toolstep.envs.tools import NotRecorded
 from toolstep.rollout.build import NAMESPACE, Settings, make_agent_and_envs, task_set
 from toolstep.rollout.collect import RunMetrics, collect
 from toolstep.rollout.config import asked_config, made_config
 from toolstep.rollout.given import checked
 from toolstep.rollout.progress import progress
+from toolstep.rollout.recording import tape_of
 from toolstep.rollout.specs import EpisodeSpec, group_specs, listed_specs
 from toolstep.rollout.types import Trajectory
 
@@ -30,20 +33,26 @@ class Job(ABC):
     """
 
     command: str
+    overwrite = False
+    resume = False
 
     def __init__(self, settings: Settings, num_tasks: int | None, group_size: int, out: Path | None):
         """num_tasks: None: 100 tasks of an env that draws them, all that a file or a benchmark lists."""
         settings, tasks = checked(settings)
         self.specs = _specs(settings, tasks, num_tasks, group_size)
         self.out = out
-        # More rows than episodes would only wait.
-        self.settings = replace(settings, num_envs=min(settings.num_envs, len(self.specs)))
+        self.settings = replace(
+            settings,
+            num_envs=min(settings.num_envs, len(self.specs)),  # more rows than episodes would only wait
+            clock=settings.clock or datetime.now().isoformat(timespec="seconds"),
+        )
         self.metrics = RunMetrics()
         self.finished: list[Trajectory] = []
         self.interrupted = False
         self.asked = asked_config(self.command, self.settings, self.specs)
         self.check()
-        self.agent, self.envs = make_agent_and_envs(self.settings, tasks)
+        self.tape = tape_of(self.settings, append=self.resume, overwrite=self.overwrite)
+        self.agent, self.envs = make_agent_and_envs(self.settings, tasks, self.tape)
 
     @abstractmethod
     def check(self) -> None:
@@ -73,6 +82,14 @@ class Job(ABC):
             title += f" (interrupted: {len(self.finished)} of {len(self.specs)} episodes)"
         return title
 
+    @property
+    def unanswered(self) -> str:
+        """What a recording that is played back did not have, in one line; "" where there was nothing."""
+        missing = [t.error for t in self.finished if t.error.startswith(NotRecorded.__name__)]
+        if not missing:
+            return ""
+        return f"{self.settings.playback} does not answer {len(missing)} of the episodes; the first one: {missing[0]}"
+
     def opened(self) -> AbstractContextManager[None]:
         """What is held while the job runs; episodes that are finished already are put into `finished` here."""
         return nullcontext()
@@ -93,6 +110,8 @@ class Job(ABC):
                     self.write()  # whatever broke: what is finished is kept
         finally:
             self.envs.close()
+            if self.tape is not None:
+                self.tape.close()
 
     def play(self, *, quiet: bool) -> None:
         """Play the episodes that are not finished."""

@@ -63,6 +63,12 @@ StopTokens = Annotated[
     list[str] | None,
     typer.Option("--stop-token", help="Where generation stops; may be repeated; default: the model's own."),
 ]
+Record = Annotated[
+    str | None, typer.Option("--record", help="File to write what tools answer to; --playback FILE answers with it.")
+]
+Playback = Annotated[
+    str | None, typer.Option("--playback", help="File of --record, which answers all calls; no tool runs.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout and nothing else there.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what --out names.")]

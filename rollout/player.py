@@ -14,24 +14,28 @@ from numpy.typing import NDArray
 
 from toolstep.agents.base import Agent, Completion, TokenAgent
 
+_NO_TURN = Completion(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.float32), "abort")
+
 
 @dataclass(frozen=True, slots=True)
 class Turns:
     """One turn for each live row.
 
     actions: the batch for `envs.step`, with the null action for all other rows.  records: by row, what a trajectory
-    keeps of the turn (None in a view without token ids).  aborted: by row, the turns that the agent gave up; they are
-    not to be stepped.
+    keeps of the turn (None for an action that is neither ids nor text).  aborted: by row, the turns that
+    the agent gave up; they are not to be stepped.
     """
 
     actions: Any
-    records: Mapping[int, Completion | NDArray[Any] | None]
+    records: Mapping[int, Completion | NDArray[Any] | str | None]
     aborted: Mapping[int, Completion] = field(default_factory=dict)
 
     def sampled(self, row: int) -> int:
         """Token ids of the row's turn; 0 in a view without."""
         turn = self.records[row]
-        return 0 if turn is None else len(turn.token_ids) if isinstance(turn, Completion) else len(turn)
+        if isinstance(turn, Completion):
+            return len(turn.token_ids)
+        return len(turn) if isinstance(turn, np.ndarray) else 0
 
 
 class Player(ABC):
@@ -100,7 +104,10 @@ class TokenPlayer(Player):
 
 
 class PredictPlayer(Player):
-    """Asks any agent by `predict`, with the whole batch; its state is handed back to it at each call."""
+    """Asks any agent by `predict`, with the whole batch; its state is handed back to it at each call.
+
+    None in the place of a live row's action gives the turn up, in a space that has a null action.
+    """
 
     def __init__(self, envs: VectorEnv[Any, Any, Any], agent: Agent, *, tokens: bool):
         self._agent = agent
@@ -126,10 +133,17 @@ class PredictPlayer(Player):
                 f"{type(self._agent).__name__}.predict must return one action a row, {len(self._starts)}, "
                 f"got {type(predicted).__name__} of length {len(predicted)}"
             )
+        given_up: dict[int, Completion] = {}
         if self._null is not None:
             live = set(rows)
-            predicted = tuple(a if r in live else self._null() for r, a in enumerate(predicted))
-        return Turns(predicted, {r: np.asarray(predicted[r]) if self._tokens else None for r in rows})
+            given_up = {r: _NO_TURN for r in rows if predicted[r] is None}
+            predicted = tuple(a if r in live and a is not None else self._null() for r, a in enumerate(predicted))
+        return Turns(predicted, {r: self._record(predicted[r]) for r in rows}, given_up)
+
+    def _record(self, action: Any) -> NDArray[Any] | str | None:
+        if self._tokens:
+            return np.asarray(action)
+        return str(action) if isinstance(action, str) else None
 
 
 def null_action(space: spaces.Space[Any]) -> Callable[[], Any] | None:

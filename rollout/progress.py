@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.markup import escape
@@ -29,10 +29,23 @@ from toolstep.rollout.types import OK, Trajectory
 EVERY = 10.0  # seconds between two lines
 
 
+class Counts(Protocol):
+    """What a progress display reads off while it changes: `text` beside a bar, `line` in a log."""
+
+    total: int
+    episodes: int
+
+    def add(self, item: Any) -> None: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def line(self) -> str: ...
+
+
 class Progressed(Protocol):
     """Told of each finished episode."""
 
-    def __call__(self, trajectory: Trajectory) -> None: ...
+    def __call__(self, trajectory: Trajectory, /) -> None: ...
 
 
 class Tally:
@@ -95,8 +108,14 @@ def progress(
     On stderr: a live bar where that is a terminal, elsewhere a line each `every` seconds and a last one at the end;
     nothing with `quiet`.  finished: episodes that were there before.
     """
+    with follow(description, Tally(total, metrics, finished), quiet=quiet, every=every) as add:
+        yield add
+
+
+@contextmanager
+def follow(description: str, tally: Counts, *, quiet: bool, every: float = EVERY) -> Iterator[Callable[[Any], None]]:
+    """The same for counts of another kind; what it yields adds to them."""
     console = Console(stderr=True)
-    tally = Tally(total, metrics, finished)
     if quiet:
         yield tally.add
     elif console.is_terminal:
@@ -108,7 +127,7 @@ def progress(
 class _Running(ProgressColumn):
     """The text of a tally, read off at each refresh."""
 
-    def __init__(self, tally: Tally):
+    def __init__(self, tally: Counts):
         self.tally = tally
         super().__init__()
 
@@ -116,7 +135,7 @@ class _Running(ProgressColumn):
         return Text(self.tally.text, style="cyan")
 
 
-def _bar(console: Console, description: str, tally: Tally) -> Iterator[Progressed]:
+def _bar(console: Console, description: str, tally: Counts) -> Iterator[Callable[[Any], None]]:
     bar = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -130,14 +149,14 @@ def _bar(console: Console, description: str, tally: Tally) -> Iterator[Progresse
     with bar:
         task = bar.add_task(escape(description), total=tally.total, completed=tally.episodes)
 
-        def advance(trajectory: Trajectory) -> None:
-            tally.add(trajectory)
+        def advance(item: Any) -> None:
+            tally.add(item)
             bar.advance(task)
 
         yield advance
 
 
-def _lines(console: Console, description: str, tally: Tally, every: float) -> Iterator[Progressed]:
+def _lines(console: Console, description: str, tally: Counts, every: float) -> Iterator[Callable[[Any], None]]:
     over = threading.Event()
 
     def show() -> None:

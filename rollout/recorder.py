@@ -34,6 +34,7 @@ class EpisodeRecorder:
         self._prompt_length = 0
         self._rewards: list[float] = []
         self._messages: list[dict[str, Any]] = []
+        self._actions: list[str] = []
         self._calls: Counter[str] = Counter()
         self._truncated_responses = 0
         self._info: dict[str, Any] = {}
@@ -50,11 +51,13 @@ class EpisodeRecorder:
         self._ended = (terminated, not terminated)
         return True
 
-    def act(self, action: Completion | NDArray[np.integer[Any]] | None) -> None:
-        """The turn that is about to be stepped; bare ids where a script wrote them, None for text."""
-        if not self._tokens or action is None:
+    def act(self, action: Completion | NDArray[np.integer[Any]] | str | None) -> None:
+        """The turn that is about to be stepped; bare ids where a script wrote them, None for another kind of action."""
+        if isinstance(action, str):
+            self._actions.append(action)
+        elif action is None or not self._tokens:
             return
-        if isinstance(action, Completion):
+        elif isinstance(action, Completion):
             version = action.weight_version
             self._append(action.token_ids, Source.SAMPLED, action.logprobs, action.model_logprobs, version)
         else:
@@ -107,6 +110,7 @@ class EpisodeRecorder:
             tags=dict(info.get("tags", {})),
             error=str(info.get("error", "")),
             history_policy=str(info.get("history_policy", "keep")),
+            actions=self._actions,
         )
 
     def _metrics(self, source: NDArray[np.uint8]) -> dict[str, float]:

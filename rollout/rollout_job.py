@@ -49,6 +49,8 @@ class RolloutJob(Job):
 
     def check(self) -> None:
         check_output(self.out, self.format, overwrite=self.overwrite)
+        if self.format is Format.JSONL:
+            storage.check_file(storage.config_beside(self.out), overwrite=self.overwrite)
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -64,10 +66,13 @@ class RolloutJob(Job):
             return
         try:
             write_rollout(self.out, self.format, rows)
+            if self.format is Format.JSONL:
+                storage.write_json(storage.config_beside(self.out), self.config)
             self.batch = RolloutBatch.from_trajectories(rows) if self.format.needs_ids else None
         except BatchError as error:
             kept = self.out.with_name(f"{self.out.name}.episodes{Format.JSONL.suffix}")
             storage.write_episodes(kept, rows)
+            storage.write_json(storage.config_beside(kept), self.config)
             raise StorageError(f"{error}; the episodes are in {kept}") from error
 
     def document(self) -> dict[str, Any]:

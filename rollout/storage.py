@@ -170,14 +170,24 @@ def read_episodes(path: Path | str) -> list[Trajectory]:
     is no trajectory is a `StorageError` with its number.
     """
     path = Path(path)
-    lines, _torn = _lines(path)
     out = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in whole_lines(path):
         found = _parsed(line)
         if isinstance(found, str):
             raise StorageError(f"{path}, line {number}: {found}")
         out.append(found)
     return out
+
+
+def whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file with their numbers, from 1; a last one without its end was torn and is left out."""
+    lines, _torn = _lines(path)
+    yield from enumerate(lines, start=1)
+
+
+def config_beside(episodes: Path) -> Path:
+    """Where the configuration of a file of episodes is written: `x.config.json` beside `x.jsonl`."""
+    return episodes.with_suffix(".config.json")
 
 
 @dataclass(frozen=True, slots=True)

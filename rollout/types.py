@@ -63,6 +63,8 @@ class Trajectory:
     error: what failed, where `status` says that something did.
     history_policy: what the env does where the chat template would rewrite the past (see `EnvConfig.history`).
     segment_starts: where each context begins, [0] unless the env began it anew.
+    actions: in a view of text, each turn as the agent wrote it, so that it can be played again; [] in a token view,
+        where the sampled ids are the actions, and in other spaces.
 
     An episode in a view without token ids (text) has T == 0 and is told by its messages and rewards alone.  Every
     contradiction is refused on construction with a `TrajectoryError` that names the field.
@@ -90,6 +92,7 @@ class Trajectory:
     error: str = ""
     history_policy: str = "keep"
     segment_starts: list[int] = field(default_factory=lambda: [0])
+    actions: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for name, dtype in _ARRAYS.items():
@@ -126,6 +129,8 @@ class Trajectory:
             raise TrajectoryError("Trajectory: one of terminated and truncated must be True, both are False")
         if self.group_id is not None and self.group_id < 0:
             raise TrajectoryError(f"Trajectory.group_id must be None or >= 0, got {self.group_id}")
+        if len(self.actions) > self.turns:
+            raise TrajectoryError(f"Trajectory.actions has {len(self.actions)} entries for {self.turns} turns")
         for key, number in self.metrics.items():
             if not np.isfinite(number):
                 raise TrajectoryError(f"Trajectory.metrics[{key!r}] is {number}: it must be a finite number")
@@ -256,10 +261,13 @@ class Trajectory:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Trajectory:
-        """The inverse of `to_dict`; raises `TrajectoryError` naming a field that is missing or unknown."""
+        """The inverse of `to_dict`; raises `TrajectoryError` naming a field that is missing or unknown.
+
+        `actions` may be missing: files of before have none.
+        """
         names = {f.name for f in fields(cls)}
-        if names != data.keys():
-            missing, unknown = sorted(names - data.keys()), sorted(data.keys() - names)
+        missing, unknown = sorted(names - data.keys() - {"actions"}), sorted(data.keys() - names)
+        if missing or unknown:
             raise TrajectoryError(f"Trajectory: missing fields {missing}, unknown fields {unknown}")
         values = dict(data)
         for name, dtype in _ARRAYS.items():

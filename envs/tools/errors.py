@@ -13,6 +13,10 @@ class ToolBackendError(RuntimeError):
     """What stands behind some tools cannot be reached: the infrastructure's failure, not a model's or a call's."""
 
 
+class NotRecorded(ToolBackendError):
+    """A recording has no answer for what an episode asked of its tools."""
+
+
 class ArgumentError(ValueError):
     """Arguments that do not fit a tool.  `status` says in which way, `message` is for the model to read."""
 

@@ -7,12 +7,13 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from toolstep.envs.tools.errors import ToolSchemaError
 from toolstep.envs.tools.owner import Claims, SharedStateError, distinct, owner_of, shared_message
 from toolstep.envs.tools.tool import Tool, as_tool
-from toolstep.envs.types import Task
+from toolstep.envs.tools.validate import BoundCall
+from toolstep.envs.types import Task, ToolCall, ToolResult
 
 _logger = logging.getLogger("toolstep")
 _claims = Claims()
@@ -40,7 +41,12 @@ class ToolFactory(ABC):
 
     A factory serves any number of episodes at once, in any number of envs; what one episode remembers belongs into the
     object that `make` returns.
+
+    external: its tools come from somewhere else (a server), which may be gone when a recording of them is played back:
+    there they are made from what the recording says of them.
     """
+
+    external: ClassVar[bool] = False
 
     @abstractmethod
     def make(self, episode: EpisodeInfo) -> Any:
@@ -160,6 +166,7 @@ class Toolbox:
         self._made: list[Any] = []
         self._names: dict[int, list[str]] = {}  # of the tools of what a factory made, by its id
         self._only: dict[int, Collection[str] | None] = {}  # the part of them that may be on offer
+        self._external: list[int] = []  # ids of what external factories made
         self._owners: list[Any] = []
         try:
             for offer in own:
@@ -192,6 +199,8 @@ class Toolbox:
         else:
             found = tools_of(made)
         self._names[id(made)], self._only[id(made)] = [t.name for t in found], only
+        if offer.external:
+            self._external.append(id(made))
         self._made += [owner_of(t) for t in found]
         if not found:
             raise ToolSchemaError(
@@ -203,6 +212,17 @@ class Toolbox:
         for owner in distinct(owner_of(t) for t in self.tools.values()):
             _claims.claim(owner, [t.name for t in self.tools.values() if owner_of(t) is owner])
             self._owners.append(owner)
+
+    def external_names(self) -> set[str]:
+        """The names of the tools of external factories."""
+        return {name for made in self._external for name in self._names.get(made, ())}
+
+    def answers(self, turn: int, calls: Sequence[BoundCall]) -> list[ToolResult] | None:
+        """The answers to the calls of a turn, where they are known; None: they are to be run."""
+        return None
+
+    def heard(self, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> None:
+        """The calls of the turn were run, with these results."""
 
     def ready(self, names: Collection[str]) -> None:
         """Wait until tools of these names can be called.  Raises what their makers' `ready` does."""

@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from toolstep.envs.tools.factory import EpisodeInfo, ToolFactory
 from toolstep.envs.tools.mcp.spec import Scope, ServerSpec
@@ -43,6 +43,8 @@ class MCP(ToolFactory):
 
     Raises ValueError for what cannot work.
     """
+
+    external: ClassVar[bool] = True
 
     def __init__(
         self,

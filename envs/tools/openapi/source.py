@@ -6,7 +6,7 @@ import math
 import weakref
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urljoin, urlsplit
 
 from toolstep.envs.tools.errors import ToolBackendError
@@ -48,6 +48,8 @@ class OpenAPI(ToolFactory):
 
     Raises OpenAPIError (a ValueError) where no tools can be made of the document.
     """
+
+    external: ClassVar[bool] = True
 
     def __init__(
         self,
