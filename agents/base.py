@@ -87,6 +87,10 @@ class Completion:
     top: for each id the most probable tokens in its place with their log-probabilities under the distribution that it
     was drawn from, the best first; as many as `SamplingParams.top_logprobs` asks for, and no entries where it asks for
     none.
+    error: why the turn was given up, where it was (finish_reason "abort").
+
+    A server tells one kind of log-probabilities: the other is 0 throughout.  Where `logprobs` is the one that is
+    missing, `weight_version` is -1, and nothing can be trained on the turn.
     """
 
     token_ids: NDArray[np.int32]
@@ -95,6 +99,7 @@ class Completion:
     finish_reason: FinishReason
     weight_version: int = 0
     top: Sequence[Sequence[tuple[int, float]]] = ()
+    error: str = ""
 
     def __post_init__(self) -> None:
         lengths = {len(self.token_ids), len(self.logprobs), len(self.model_logprobs)}
