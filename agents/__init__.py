@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from toolstep.agents.llm import LLMAgent
     from toolstep.agents.registry import AGENTS, make_agent
     from toolstep.agents.scripted import OracleAgent, RandomAgent, ReplayAgent
+    from toolstep.agents.server import ServerAgent, ServerError
     from toolstep.agents.weights import ModelNotFound, load_model
 
 _HOME = {
@@ -23,6 +24,7 @@ _HOME = {
     "llm": ("LLMAgent",),
     "registry": ("AGENTS", "make_agent"),
     "scripted": ("OracleAgent", "RandomAgent", "ReplayAgent"),
+    "server": ("ServerAgent", "ServerError"),
     "weights": ("ModelNotFound", "load_model"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
@@ -41,6 +43,8 @@ __all__ = [
     "ReplayAgent",
     "Sampled",
     "SamplingParams",
+    "ServerAgent",
+    "ServerError",
     "TokenAgent",
     "ToolCalls",
     "UnsupportedModel",

@@ -133,6 +133,17 @@ class Agent(Protocol):
     ) -> tuple[Any, Any]: ...
 
 
+class NotTrainable(ValueError):
+    """Nothing can be trained on what an agent samples; the message says why, and what to do."""
+
+
+def check_trainable(agent: Any) -> None:
+    """Raises `NotTrainable` for an agent whose `untrainable` says why its turns cannot be trained on."""
+    reason = getattr(agent, "untrainable", None)
+    if reason is not None:
+        raise NotTrainable(f"{type(agent).__name__} is for evaluation only: {reason}")
+
+
 @runtime_checkable
 class TokenAgent(Agent, Protocol):
     """An agent that samples token ids and tells their log-probabilities.

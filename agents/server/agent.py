@@ -82,6 +82,7 @@ class ServerAgent(PredictByAct):
         self.stop_ids = frozenset(template.stop_ids)
         self._same_tokenizer = check_tokenizer(self.client, self.dialect, tokenizer)
         mode = check_logprobs(self.client, self.dialect, tokenizer) if options.get("logprobs", True) else None
+        self.client.count_anew()
         limit = served.max_context or _CONTEXT
         self.engine = ServerEngine(self.client, self.dialect, min(limit, max_context or limit), mode)
 
@@ -108,9 +109,8 @@ class ServerAgent(PredictByAct):
             f"sampled from: {self.dialect.exact}; or sample at temperature 1 without top_k, top_p and min_p"
         )
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What was found out about the server; JSON-able, for reports."""
+    def describe(self) -> dict[str, Any]:
+        """What was found out about the server, as JSON."""
         return {
             "url": self.client.url,
             "dialect": self.dialect.name,

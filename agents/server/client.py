@@ -54,9 +54,7 @@ class Client:
             )
         self.url, self.concurrency, self.timeout, self.deadline = url, concurrency, timeout, deadline
         self.retries = retries if retries is not None else Retries()
-        self.requests = 0
-        self.retried: Counter[str] = Counter()
-        self.failed: Counter[str] = Counter()
+        self.count_anew()
         self._key = key
         self._lock = threading.Lock()
         self._loop: LoopThread | None = None
@@ -65,6 +63,12 @@ class Client:
 
     def __repr__(self) -> str:
         return f"Client({self.url!r})"
+
+    def count_anew(self) -> None:
+        """Set the counts to 0."""
+        self.requests = 0
+        self.retried: Counter[str] = Counter()
+        self.failed: Counter[str] = Counter()
 
     def counts(self) -> dict[str, Any]:
         """Requests, and how many were sent again and failed for good, by kind; JSON-able."""

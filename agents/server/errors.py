@@ -15,10 +15,6 @@ class ServerError(Exception):
         self.kind, self.retry, self.retry_after = kind, retry, retry_after
 
 
-class NotTrainable(ValueError):
-    """The agent's turns cannot be trained on; the message says what to change."""
-
-
 def bad_reply(message: str) -> ServerError:
     """The server answered, but not what was asked for; asking again would not help."""
     return ServerError("bad_reply", message)

@@ -97,8 +97,8 @@ class LlamaCpp(Dialect):
         finish = part(reply, "stop_type")
         if finish not in _ENDS:
             raise bad_reply(f"the server gave the turn up: stop_type is {finish!r}")
-        probs = part(reply, "completion_probabilities")
-        logprobs = None if probs is None or not ask.logprobs else self._told(ask, ids, probs)
+        probs = part(reply, "completion_probabilities") or []  # it is not there where it would be empty
+        logprobs = self._told(ask, ids, probs) if ask.logprobs else None
         stopped = _ENDS[finish]
         if len(ids) > ask.limit:  # it finishes a character whose bytes are several tokens
             ids, stopped = ids[: ask.limit], False
@@ -133,7 +133,7 @@ class LlamaCpp(Dialect):
         best = part(await send("/completion", body, seed=ask.seed), "completion_probabilities", 0, "top_logprobs") or []
         among = {part(t, "id"): part(t, "logprob") for t in best}
         if ids[-1] not in among:
-            raise bad_reply(f"completion_probabilities leaves the id {ids[-1]} out, and it is told nowhere else")
+            raise bad_reply(f"completion_probabilities leaves the id {ids[-1]} out: {self.needs}")
         ranked = sorted(logprobs_in(list(among.values()), "top_logprobs"), reverse=True)
         return sampled_from(ranked, min(0.0, among[ids[-1]]), ask.sampling)
 
