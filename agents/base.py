@@ -133,6 +133,25 @@ class Agent(Protocol):
     ) -> tuple[Any, Any]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class TextTurn:
+    """One turn of an agent that speaks text.  error: why there is none, where it was given up."""
+
+    text: str
+    error: str = ""
+
+
+@runtime_checkable
+class TextAgent(Agent, Protocol):
+    """An agent that speaks text, is asked for the rows that need a turn alone, and may give a turn up."""
+
+    def start(self, row: int, seed: int) -> None:
+        """Begin an episode in `row`."""
+
+    def reply(self, rows: Sequence[int], observations: Sequence[Any]) -> list[TextTurn]:
+        """One turn for each of `rows`, given what it observed since its last; results in the order of `rows`."""
+
+
 class NotTrainable(ValueError):
     """Nothing can be trained on what an agent samples; the message says why, and what to do."""
 

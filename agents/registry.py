@@ -73,6 +73,10 @@ def make_agent(
             chat_template=chat_template,
             stop_ids=stop_tokens,
         )
+    if prefix == "openai" and rest:
+        from toolstep.agents.server import ChatAgent
+
+        return ChatAgent(rest, sampling=sampling, seed=seed)
     near = difflib.get_close_matches(name, list(AGENTS), 1, cutoff=0.3)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     raise ValueError(f"unknown agent {name!r}{hint} Known agents: {', '.join(AGENTS)}")

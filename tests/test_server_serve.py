@@ -13,8 +13,8 @@ from server_fixtures import soon
 from tiny import tiny_model, tiny_tokenizer
 
 from toolstep.agents import Engine, LLMAgent, SamplingParams, ServerAgent, load_model
-from toolstep.agents.server.engine import turn_seed
 from toolstep.agents.server.retry import Retries
+from toolstep.agents.server.seeds import turn_seed
 from toolstep.agents.shipped import model_source
 from toolstep.envs import ToolUseVectorEnv
 from toolstep.envs.chat import load_tokenizer

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toolstep.agents.server.agent import ServerAgent
+    from toolstep.agents.server.chat import ChatAgent
     from toolstep.agents.server.errors import ServerError
     from toolstep.agents.server.retry import Retries
 
-_MODULE = {"Retries": "retry", "ServerAgent": "agent", "ServerError": "errors"}
+_MODULE = {"ChatAgent": "chat", "Retries": "retry", "ServerAgent": "agent", "ServerError": "errors"}
 
-__all__ = ["Retries", "ServerAgent", "ServerError"]
+__all__ = ["ChatAgent", "Retries", "ServerAgent", "ServerError"]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,8 @@ from numpy.typing import NDArray
 from toolstep.agents.base import Completion, SamplingParams
 from toolstep.agents.predict import PredictByAct
 from toolstep.agents.server.address import Address, server_address
-from toolstep.agents.server.client import Client
-from toolstep.agents.server.connect import check_logprobs, check_tokenizer, find_dialect
+from toolstep.agents.server.connect import check_logprobs, check_tokenizer, find_dialect, make_client
 from toolstep.agents.server.engine import ServerEngine, refuse
-from toolstep.agents.server.errors import ServerError
 from toolstep.agents.server.logprobs import tells_sampled
 from toolstep.agents.server.retry import Retries
 
@@ -207,16 +204,3 @@ class ServerAgent(PredictByAct):
     def close(self) -> None:
         """Drop all connections, and end the thread that holds them."""
         self.client.close()
-
-
-def make_client(where: Address, retries: Retries | None = None, default_key: str | None = None) -> Client:
-    """The client that an address asks for.  default_key: the variable that its key is in, where it names none."""
-    options = where.options
-    rule = retries if retries is not None else Retries()
-    if "retries" in options:
-        rule = replace(rule, most=options["retries"])
-    given = {name: options[name] for name in ("concurrency", "timeout", "deadline") if name in options}
-    return Client(where.url, key=where.key(default_key), retries=rule, **given)
-
-
-__all__ = ["ServerAgent", "ServerError", "make_client"]

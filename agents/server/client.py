@@ -122,7 +122,10 @@ class Client:
         self, path: str, body: Mapping[str, Any], *, seed: int = 0, headers: Mapping[str, str] = _NO_HEADERS
     ) -> Any:
         """`post`, for what runs in the client's thread already."""
-        content = json.dumps(body, allow_nan=False).encode()
+        try:
+            content = json.dumps(body, allow_nan=False).encode()
+        except ValueError as error:
+            raise ServerError("bad_request", f"{self.url}{path}: the request cannot be written: {error}") from None
         return await self._ask("POST", path, content, seed, dict(headers))
 
     async def _ask(self, method: str, path: str, content: bytes | None, seed: int, headers: dict[str, str]) -> Any:

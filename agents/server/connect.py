@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from toolstep.agents.base import SamplingParams
+from toolstep.agents.server.address import Address
 from toolstep.agents.server.client import Client
 from toolstep.agents.server.dialect import Ask, Dialect, LogprobsMode, part
 from toolstep.agents.server.errors import ServerError
 from toolstep.agents.server.llamacpp import LlamaCpp
 from toolstep.agents.server.logprobs import CERTAIN, GREEDY, measure
+from toolstep.agents.server.retry import Retries
 from toolstep.agents.server.sglang import SGLang
 from toolstep.agents.server.vllm import VLLM
 
@@ -18,6 +21,16 @@ DIALECTS: dict[str, type[Dialect]] = {"vllm": VLLM, "sglang": SGLang, "llamacpp"
 # Numbers, spaces, accents, another script and an emoji: no two tokenizers cut all of it in one way.
 _SAMPLE = "Sum 12345 + 0.5 = naïve(\n\tx)  你好 🙂 Ünder_score, don't"
 _PROMPTS = ("The", "I think that the", "Once upon a time")
+
+
+def make_client(where: Address, retries: Retries | None = None, default_key: str | None = None) -> Client:
+    """The client that an address asks for.  default_key: the variable that its key is in, where it names none."""
+    options = where.options
+    rule = retries if retries is not None else Retries()
+    if "retries" in options:
+        rule = replace(rule, most=options["retries"])
+    given = {name: options[name] for name in ("concurrency", "timeout", "deadline") if name in options}
+    return Client(where.url, key=where.key(default_key), retries=rule, **given)
 
 
 def find_dialect(client: Client, name: str | None, model: str) -> Dialect:

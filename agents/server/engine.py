@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import queue
 import uuid
 from collections.abc import Collection, Mapping, Sequence
@@ -18,6 +17,7 @@ from toolstep.agents.server.client import Client
 from toolstep.agents.server.dialect import Ask, Dialect, LogprobsMode, Reply
 from toolstep.agents.server.errors import ServerError, bad_reply
 from toolstep.agents.server.logprobs import filled, tells_model, tells_sampled
+from toolstep.agents.server.seeds import turn_seed
 
 Ids = NDArray[np.integer] | Sequence[int]
 _WAIT = 0.02  # seconds that a step waits for a turn: about as long as a forward of a model takes
@@ -250,11 +250,6 @@ class ServerEngine:
 
     def _empty(self, finish: FinishReason, error: str = "") -> Completion:
         return Completion(np.zeros(0, np.int32), _NONE, _NONE, finish, self.weight_version, error=error)
-
-
-def turn_seed(seed: int, turn: int) -> int:
-    """Seed of an episode's turn number `turn`, in [0, 2**31), which every server takes."""
-    return int.from_bytes(hashlib.blake2b(f"{seed}/{turn}".encode(), digest_size=4).digest(), "big") >> 1
 
 
 def refuse(sampling: SamplingParams) -> None:
