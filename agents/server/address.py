@@ -71,6 +71,8 @@ def _split(text: str, known: Mapping[str, Callable[[str], Any]]) -> tuple[str, d
         )
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ValueError(f"expected an address such as http://127.0.0.1:8000, found {parts.path[:80]!r}")
+    if parts.port == 0 or not parts.hostname:  # `port` raises ValueError where it is none
+        raise ValueError(f"expected an address such as http://127.0.0.1:8000, found {parts.netloc[:80]!r}")
     options = {}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name not in known:

@@ -160,7 +160,7 @@ class ChatAgent:
         except ServerError as error:
             if error.kind == "bad_reply":
                 self.client.failed[error.kind] += 1
-            return TextTurn("", error=str(error))
+            return TextTurn("", error=self.client.plain(str(error)))
         state = self._rows[row]
         state.messages.append(message)
         state.open = [call["id"] for call in message.get("tool_calls", ())]

@@ -75,7 +75,7 @@ class Client:
         return {"requests": self.requests, "retried": dict(self.retried), "failed": dict(self.failed)}
 
     def post(
-        self, path: str, body: Mapping[str, Any], *, seed: int = 0, headers: Mapping[str, str] = {}
+        self, path: str, body: Mapping[str, Any], *, seed: int = 0, headers: Mapping[str, str] = _NO_HEADERS
     ) -> Future[Any]:
         """Send JSON; the future has the reply, or raises ServerError.  seed: decides the jitter of its retries."""
         return self.run(self.send(path, body, seed=seed, headers=headers))
@@ -83,6 +83,12 @@ class Client:
     def get(self, path: str) -> Any:
         """The JSON at `path`, once it is there.  Raises ServerError."""
         return self.run(self._ask("GET", path, None, 0, {})).result()
+
+    def plain(self, text: str) -> str:
+        """A server's words on one line, without the key, which some repeat."""
+        if self._key:
+            text = text.replace(self._key, "***")
+        return " ".join(text.split())
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run what sends requests in the client's thread.
@@ -170,11 +176,11 @@ class Client:
         except httpx2.ConnectError as error:
             raise ServerError(
                 "unreachable",
-                f"{where}: cannot connect ({self._plain(str(error))}); is the server running?",
+                f"{where}: cannot connect ({self.plain(str(error))}); is the server running?",
                 retry=True,
             ) from None
         except httpx2.TransportError as error:
-            what = self._plain(str(error)) or type(error).__name__
+            what = self.plain(str(error)) or type(error).__name__
             raise ServerError("cut_reply", f"{where}: the reply was cut ({what})", retry=True) from None
         except httpx2.HTTPError as error:
             raise ServerError("bad_reply", f"{where}: {type(error).__name__}") from None
@@ -194,19 +200,15 @@ class Client:
             403: "; the key may not be used for this",
             404: "; is the address right, and does the server have this model?",
         }.get(status, "")
-        said = self._plain(_message(data))
+        if self._key:  # before anything is shortened, which could leave a part of it
+            data = data.replace(self._key.encode(), b"***")
+        said = self.plain(_message(data))[:_SHOWN]
         return ServerError(
             str(status),
             f"{where} answered {status}{': ' + said if said else ''}{hint}",
             retry=may_retry(status),
             retry_after=_seconds(response.headers.get("retry-after")),
         )
-
-    def _plain(self, text: str) -> str:
-        """A server's words on one line, without the key, which some repeat."""
-        if self._key:
-            text = text.replace(self._key, "***")
-        return " ".join(text.split())[:_SHOWN]
 
 
 def _leave(loop: LoopThread, http: httpx2.AsyncClient | None) -> None:

@@ -213,7 +213,7 @@ class ServerEngine:
             if isinstance(error, ServerError) and error.kind == "bad_reply":
                 self.client.failed[error.kind] += 1
             del self._rows[turn.row].ids[turn.before :]
-            return self._empty("abort", str(error) or "the client was closed")
+            return self._empty("abort", self.client.plain(str(error)) or "the client was closed")
         self._rows[turn.row].ids += completion.token_ids.tolist()
         self.stats.sampled += len(completion.token_ids)
         self.stats.shared += reply.cached
