@@ -74,8 +74,8 @@ def _call(call: Any, id_: str) -> ToolCall:
     except (ValueError, RecursionError) as error:
         return ToolCall(id_, name, arguments, None, CallStatus.INVALID_JSON, f"the arguments are not JSON: {error}")
     if not isinstance(parsed, dict):
-        error = f"the arguments must be a JSON object, found {type(parsed).__name__}"
-        return ToolCall(id_, name, arguments, None, CallStatus.ARGUMENTS_NOT_OBJECT, error)
+        found = f"the arguments must be a JSON object, found {type(parsed).__name__}"
+        return ToolCall(id_, name, arguments, None, CallStatus.ARGUMENTS_NOT_OBJECT, found)
     return ToolCall(id_, name, arguments, parsed)
 
 

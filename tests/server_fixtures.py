@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -114,13 +115,21 @@ def scripted(rule: Rule) -> Iterator[Scripted]:
 
 
 @contextmanager
+def nobody() -> Iterator[str]:
+    """An address that is taken, and at which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+@contextmanager
 def llama_server(file: Path, *, slots: int = 3, context: int = 512, key: str | None = None) -> Iterator[str]:
     """The address of a llama.cpp server in a process of its own."""
     line = [sys.executable, str(Path(__file__).with_name("llama_server.py")), str(file), str(slots), str(context)]
     env = {**os.environ, **({"LLAMA_TEST_KEY": key} if key else {})}
     pipe = subprocess.PIPE
     process = subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=env)
-    killer = threading.Timer(4 * PATIENCE, process.kill)
+    killer = threading.Timer(20 * PATIENCE, process.kill)
     killer.start()
     try:
         assert process.stdout is not None
