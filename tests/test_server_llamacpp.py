@@ -139,7 +139,7 @@ def test_a_logprob_that_is_left_out_is_worked_out(model):
 
 
 def test_rows_of_one_prompt_differ_by_their_seeds(make):
-    """That a seed repeats is not held here: llama.cpp's last bits depend on what runs beside, and flat logits show it."""
+    """That a seed repeats is not held: llama.cpp's last bits depend on what runs beside, and flat logits show it."""
     agent = make(SamplingParams(max_new_tokens=24))
     for row in range(4):
         agent.start(row, 11 + row)
