@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from toolstep.agents.llm import LLMAgent
     from toolstep.agents.registry import AGENTS, make_agent
     from toolstep.agents.scripted import OracleAgent, RandomAgent, ReplayAgent
+    from toolstep.agents.server import ChatAgent, ServerAgent, ServerError
     from toolstep.agents.weights import ModelNotFound, load_model
 
 _HOME = {
@@ -23,6 +24,7 @@ _HOME = {
     "llm": ("LLMAgent",),
     "registry": ("AGENTS", "make_agent"),
     "scripted": ("OracleAgent", "RandomAgent", "ReplayAgent"),
+    "server": ("ChatAgent", "ServerAgent", "ServerError"),
     "weights": ("ModelNotFound", "load_model"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
@@ -30,6 +32,7 @@ _MODULE = {name: module for module, names in _HOME.items() for name in names}
 __all__ = [
     "AGENTS",
     "Agent",
+    "ChatAgent",
     "Completion",
     "Engine",
     "EngineStats",
@@ -41,6 +44,8 @@ __all__ = [
     "ReplayAgent",
     "Sampled",
     "SamplingParams",
+    "ServerAgent",
+    "ServerError",
     "TokenAgent",
     "ToolCalls",
     "UnsupportedModel",

@@ -87,6 +87,10 @@ class Completion:
     top: for each id the most probable tokens in its place with their log-probabilities under the distribution that it
     was drawn from, the best first; as many as `SamplingParams.top_logprobs` asks for, and no entries where it asks for
     none.
+    error: why the turn was given up, where it was (finish_reason "abort").
+
+    A server tells one kind of log-probabilities: the other is 0 throughout.  Where `logprobs` is the one that is
+    missing, `weight_version` is -1, and nothing can be trained on the turn.
     """
 
     token_ids: NDArray[np.int32]
@@ -95,6 +99,7 @@ class Completion:
     finish_reason: FinishReason
     weight_version: int = 0
     top: Sequence[Sequence[tuple[int, float]]] = ()
+    error: str = ""
 
     def __post_init__(self) -> None:
         lengths = {len(self.token_ids), len(self.logprobs), len(self.model_logprobs)}
@@ -126,6 +131,36 @@ class Agent(Protocol):
         episode_start: NDArray[np.bool_] | None = None,
         deterministic: bool = False,
     ) -> tuple[Any, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TextTurn:
+    """One turn of an agent that speaks text.  error: why there is none, where it was given up."""
+
+    text: str
+    error: str = ""
+
+
+@runtime_checkable
+class TextAgent(Agent, Protocol):
+    """An agent that speaks text, is asked for the rows that need a turn alone, and may give a turn up."""
+
+    def start(self, row: int, seed: int) -> None:
+        """Begin an episode in `row`."""
+
+    def reply(self, rows: Sequence[int], observations: Sequence[Any]) -> list[TextTurn]:
+        """One turn for each of `rows`, given what it observed since its last; results in the order of `rows`."""
+
+
+class NotTrainable(ValueError):
+    """Nothing can be trained on what an agent samples; the message says why, and what to do."""
+
+
+def check_trainable(agent: Any) -> None:
+    """Raises `NotTrainable` for an agent whose `untrainable` says why its turns cannot be trained on."""
+    reason = getattr(agent, "untrainable", None)
+    if reason is not None:
+        raise NotTrainable(f"{type(agent).__name__} is for evaluation only: {reason}")
 
 
 @runtime_checkable

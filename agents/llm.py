@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from toolstep.agents.base import Completion, SamplingParams
 from toolstep.agents.constrain import Constrain, ToolCalls
 from toolstep.agents.engine import Engine, EngineStats
+from toolstep.agents.predict import PredictByAct
 from toolstep.agents.shipped import model_source
 from toolstep.agents.text import StopWatch
 from toolstep.agents.weights import describe_model, load_model
@@ -23,7 +23,7 @@ from toolstep.agents.weights import describe_model, load_model
 Ids = NDArray[np.int64]
 
 
-class LLMAgent:
+class LLMAgent(PredictByAct):
     """A `TokenAgent` over a transformers causal LM: token ids in, sampled token ids and their log-probabilities out.
 
     Args:
@@ -68,7 +68,6 @@ class LLMAgent:
         self.stop_strings = _strings(stop_strings, tokenizer)
         self.engine = Engine(model, max_context=max_context, kv_tokens=kv_tokens, max_running=max_running)
         self._constrain = self._bound(constrain)
-        self._episodes: dict[int, int] = {}  # row -> episodes begun by predict
 
     @classmethod
     def load(
@@ -146,6 +145,10 @@ class LLMAgent:
         """The next observation of `row` is its whole context, not a delta; the episode and its samples go on."""
         self.engine.new_segment(row)
 
+    def started(self, row: int) -> bool:
+        """Whether `row` is in an episode."""
+        return self.engine.started(row)
+
     def release(self, row: int) -> None:
         """Forget `row` and give its memory to the next new one."""
         self.engine.release(row)
@@ -215,43 +218,6 @@ class LLMAgent:
                 tokenizer.chat_template = self.chat_template
             tokenizer.save_pretrained(str(folder))
 
-    def predict(
-        self,
-        observation: Any,
-        state: Any = None,
-        episode_start: NDArray[np.bool_] | None = None,
-        deterministic: bool = False,
-    ) -> tuple[Any, Any]:
-        """stable-baselines3's `predict` over `act`.
-
-        Args:
-            observation: a batch (tuple or list of id arrays, or an integer array [N, T]), or one id array [T], which
-                gets one action instead of a batch.
-            state: None at the first call, then what the last call returned.  The contexts are in the engine; the state
-                only says that the loop has begun.
-            episode_start: bool[N], rows whose observation opens an episode (default: all where `state` is None).  Under
-                NEXT_STEP autoreset that is the step *after* the one that ended the episode.
-            deterministic: take the best token instead of sampling.
-
-        A row that has an empty observation gets an empty action, and nothing is computed for it: its episode is over.
-        Returns a tuple of i64[T] arrays, and the state.
-        """
-        single = isinstance(observation, np.ndarray) and observation.ndim == 1 and observation.dtype != object
-        batch = [np.asarray(o) for o in ([observation] if single else observation)]
-        begin = np.full(len(batch), state is None) if episode_start is None else np.atleast_1d(episode_start)
-        if len(begin) != len(batch):
-            raise ValueError(f"predict: {len(batch)} observations but episode_start has {len(begin)} entries")
-        for row in range(len(batch)):
-            if begin[row] or not self.engine.started(row):
-                self.start(row, self._next_seed(row))
-        rows = [row for row, ids in enumerate(batch) if ids.size]
-        sampling = replace(self.sampling, temperature=0.0) if deterministic else self.sampling
-        completions = self.act(rows, [batch[row] for row in rows], sampling)
-        actions = [np.zeros(0, np.int64)] * len(batch)
-        for row, completion in zip(rows, completions, strict=True):
-            actions[row] = completion.token_ids.astype(np.int64)
-        return (actions[0] if single else tuple(actions)), ("llm", len(batch))
-
     def _bound(self, constrain: ToolCalls | Constrain | None) -> Constrain | None:
         if not isinstance(constrain, ToolCalls):
             return constrain
@@ -271,13 +237,6 @@ class LLMAgent:
         from toolstep.envs.chat.tokenizer import load_tokenizer
 
         return load_tokenizer(self.tokenizer) if isinstance(self.tokenizer, str) else self.tokenizer
-
-    def _next_seed(self, row: int) -> int:
-        """Seed of the row's next episode; the same for any number of rows."""
-        episode = self._episodes.get(row, 0)
-        self._episodes[row] = episode + 1
-        words = np.random.SeedSequence(self.seed, spawn_key=(row, episode)).generate_state(2, np.uint64)
-        return int(words[0]) << 64 | int(words[1])
 
 
 def _strings(given: Sequence[str], tokenizer: Any) -> tuple[str, ...]:

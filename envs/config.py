@@ -72,7 +72,7 @@ class EnvConfig:
     tools: what is offered in addition to the task set's own: functions, `Tool`s, names of built-in ones ("python"), a
         class with `@tool` methods or a `ToolFactory`, which make an object for each episode.  One object for all
         episodes is refused.  A factory may stand alone, without a list.
-    view: what an observation and an action look like: "text", "tokens" or "messages".
+    view: what an observation and an action look like: "text", "tokens", "messages" or "chat".
     tokenizer: a fast tokenizer, or the name of one (folder, hub id, *.gguf file, "smollm2"); None: text only, rendered
         with the built-in template.
     chat_template, template_kwargs: the template's text where the tokenizer's own is not wanted, and its variables.

@@ -19,6 +19,7 @@ import numpy as np
 
 from toolstep.envs.chat import ChatTemplateError, Segment
 from toolstep.envs.config import EnvConfig
+from toolstep.envs.openai_messages import read_message
 from toolstep.envs.rewards import RewardError, Rubric
 from toolstep.envs.tools import BoundCall, EpisodeInfo, Toolbox, error_text, limit_result, resolve
 from toolstep.envs.tools.news import news_of
@@ -127,7 +128,7 @@ class Episode:
         self._task = task
         self.context_tokens = len(segment.ids)
         self._tail = segment.text[-256:]
-        return cfg.view.observe(segment, self.messages), self._info(segment, self.messages)
+        return cfg.view.observe(segment, self.messages, self.schemas), self._info(segment, self.messages)
 
     def failed_reset(self, error: Exception) -> tuple[Any, dict[str, Any]]:
         """What a row whose `reset` raised shows instead; its next step ends it as an error."""
@@ -151,14 +152,7 @@ class Episode:
             self._pending = _Pending(reading, Turn(""), tuple(self.messages), [])
             self.stop_reason = StopReason.CONTEXT
             return []
-        turn = cfg.chat.parse(
-            reading.text,
-            finish="length" if reading.cut else "stop",
-            prompt_tail=self._tail,
-            first_id=self._next_call_id,
-            tools=self._offered,
-        )
-        turn = self._bounded(turn)
+        turn = self._bounded(self._read(reading))
         self._next_call_id += len(turn.calls)
         calls, bound, runs = [], [], []
         for i, call in enumerate(turn.calls):
@@ -176,6 +170,18 @@ class Episode:
         turn = replace(turn, calls=tuple(calls))
         self._pending = _Pending(reading, turn, tuple(self.messages), runs, thought_open, played)
         return bound if played is None else []
+
+    def _read(self, reading: Reading) -> Turn:
+        """The turn in a reading."""
+        if reading.structured:
+            return read_message(reading.text, self._next_call_id)[0]
+        return self.config.chat.parse(
+            reading.text,
+            finish="length" if reading.cut else "stop",
+            prompt_tail=self._tail,
+            first_id=self._next_call_id,
+            tools=self._offered,
+        )
 
     def _bounded(self, turn: Turn) -> Turn:
         """The turn with a bounded number of attempts: the last one stands for all the rest and says how many.
@@ -262,7 +268,7 @@ class Episode:
         if not math.isfinite(reward):
             raise RewardError(f"task {self.task.id!r}: the reward of turn {self.turns} is {reward}")
         info = self._info(segment, self.messages[before:], statuses, reading.cut, terms, new_segment)
-        return self._outcome(self.config.view.observe(segment, new), reward, info)
+        return self._outcome(self.config.view.observe(segment, new, self._offered), reward, info)
 
     def fail(self, error: Exception) -> Outcome:
         """End the row because a part of the environment (not the model) failed."""

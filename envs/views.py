@@ -7,7 +7,7 @@ the text of a turn.  Nothing else of an episode depends on it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -15,9 +15,11 @@ import numpy as np
 from gymnasium import spaces
 
 from toolstep.envs.chat import ChatTemplate, Segment
+from toolstep.envs.openai_messages import read_message, write_message, write_observation
 from toolstep.envs.spaces import TokenSequence, UnicodeText
 from toolstep.envs.types import Message, Role
 
+Schemas = Sequence[Mapping[str, Any]]
 MAX_OBSERVATION_CHARS = 2**20
 MAX_ACTION_CHARS = 2**18
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -29,12 +31,14 @@ class Reading:
 
     text: the turn, its stop token removed.  stop: text of the stop token that it ended with, None if it had none.
     cut: the turn was cut by length.  tokens: number of sampled ids, the stop token included; 0 without a tokenizer.
+    structured: the text is a message in OpenAI's form, and not in the form of the chat template.
     """
 
     text: str
     stop: str | None
     cut: bool
     tokens: int
+    structured: bool = False
 
 
 class View(ABC):
@@ -54,8 +58,8 @@ class View(ABC):
         """A new space object."""
 
     @abstractmethod
-    def observe(self, segment: Segment, messages: Sequence[Message]) -> Any:
-        """The observation, fresh at every call, of what was appended to the context."""
+    def observe(self, segment: Segment, messages: Sequence[Message], tools: Schemas = ()) -> Any:
+        """The observation, fresh at every call, of what was appended to the context; tools: those on offer now."""
 
     @abstractmethod
     def check(self, action: Any) -> Any:
@@ -81,7 +85,7 @@ class TextView(View):
     def action_space(self) -> spaces.Space[Any]:
         return UnicodeText(MAX_ACTION_CHARS)
 
-    def observe(self, segment: Segment, messages: Sequence[Message]) -> Any:
+    def observe(self, segment: Segment, messages: Sequence[Message], tools: Schemas = ()) -> Any:
         text = segment.text
         if len(text) <= MAX_OBSERVATION_CHARS:
             return text
@@ -118,7 +122,7 @@ class MessagesView(TextView):
         }
         return spaces.Sequence(spaces.Dict(message))
 
-    def observe(self, segment: Segment, messages: Sequence[Message]) -> Any:
+    def observe(self, segment: Segment, messages: Sequence[Message], tools: Schemas = ()) -> Any:
         return tuple(
             {
                 "role": np.int64(ROLES.index(m.role)),
@@ -150,7 +154,7 @@ class TokensView(View):
     def action_space(self) -> spaces.Space[Any]:
         return TokenSequence(self.chat.vocabulary, stop_ids=tuple(self.chat.stop_ids))
 
-    def observe(self, segment: Segment, messages: Sequence[Message]) -> Any:
+    def observe(self, segment: Segment, messages: Sequence[Message], tools: Schemas = ()) -> Any:
         return segment.ids.astype(np.int64)  # a copy
 
     def check(self, action: Any) -> np.ndarray:
@@ -181,7 +185,29 @@ class TokensView(View):
         return self.chat.encode_turn(text)
 
 
-VIEWS: dict[str, type[View]] = {v.name: v for v in (TextView, TokensView, MessagesView)}
+class ChatView(TextView):
+    """Messages in OpenAI's form, as JSON text both ways, for chat APIs and for frameworks that speak as they do.
+
+    The observation is `{"messages": [...], "tools": [...]}`: what is new, and the tools on offer.  The action is one
+    assistant message, `{"content": ..., "tool_calls": [...]}`; `"finish_reason": "length"` says that it was cut.
+    """
+
+    name = "chat"
+
+    def observe(self, segment: Segment, messages: Sequence[Message], tools: Schemas = ()) -> Any:
+        return write_observation(messages, tools, MAX_OBSERVATION_CHARS)
+
+    def read(self, action: str) -> Reading:
+        text = action.encode("utf-8", "replace").decode("utf-8")
+        _, cut = read_message(text)
+        tokens = self.chat.count(text) if self.chat.tokenizer is not None else 0
+        return Reading(text, None, cut, tokens, structured=True)
+
+    def write(self, text: str) -> str:
+        return write_message(self.chat.parse(text))
+
+
+VIEWS: dict[str, type[View]] = {v.name: v for v in (TextView, TokensView, MessagesView, ChatView)}
 
 
 def make_view(name: str, chat: ChatTemplate) -> View:

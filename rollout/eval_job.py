@@ -13,6 +13,7 @@ from toolstep.rollout.build import Settings
 from toolstep.rollout.evaluate import Summary, summarize
 from toolstep.rollout.folder import DAMAGED, EPISODES, EvalFolder
 from toolstep.rollout.jobs import Job
+from toolstep.rollout.report import requests_line
 from toolstep.rollout.types import Trajectory
 
 
@@ -61,7 +62,7 @@ class EvalJob(Job):
             if self.folder is not None:
                 self.folder.check(self.config)
         except BaseException:
-            self.envs.close()
+            self.close()
             raise
 
     def check(self) -> None:
@@ -106,6 +107,7 @@ class EvalJob(Job):
             "config": self.config,
             "summary": self.summary.to_dict(),
             "missed": self.missed,
+            "requests": self.requests,
             "interrupted": self.interrupted,
             "out": None if self.out is None else str(self.out),
         }
@@ -117,5 +119,7 @@ class EvalJob(Job):
             if self.settings.answer is None:
                 return  # there is nothing to be right or wrong about
         console.print_summary(self.title, self.summary)
+        if self.requests is not None:
+            console.print_line(requests_line(self.requests))
         if self.out is not None:
             console.print_line(f"written to {self.out}")

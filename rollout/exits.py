@@ -23,10 +23,11 @@ def one_line_errors() -> Iterator[None]:
     except Exception as error:
         from gymnasium.error import Error as GymnasiumError
 
+        from toolstep.agents.server.errors import ServerError
         from toolstep.envs.chat.errors import ChatTemplateError
         from toolstep.envs.tools.errors import ToolBackendError
 
-        if not isinstance(error, (ChatTemplateError, GymnasiumError, ToolBackendError)):
+        if not isinstance(error, (ChatTemplateError, GymnasiumError, ServerError, ToolBackendError)):
             raise
         fail(error, USAGE)
 

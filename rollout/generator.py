@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import ArrayLike, NDArray
 
-from toolstep.agents.base import TokenAgent
+from toolstep.agents.base import TokenAgent, check_trainable
 from toolstep.rollout.advantages import Estimator
 from toolstep.rollout.batch import BatchError, RolloutBatch
 from toolstep.rollout.collect import EpisodeSpec, RunMetrics, collect
@@ -77,6 +77,7 @@ class RolloutGenerator:
     ) -> None:
         if group_size < 1:
             raise ValueError(f"RolloutGenerator: group_size must be >= 1, got {group_size}")
+        check_trainable(agent)
         if reward is not None and credit == "turn":
             raise ValueError("RolloutGenerator: credit='turn' needs the env's own rewards; a reward function has one")
         self.agent = agent

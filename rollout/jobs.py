@@ -76,6 +76,12 @@ class Job(ABC):
         return {**self.asked, **made_config(self.agent, self.envs)}
 
     @property
+    def requests(self) -> dict[str, Any] | None:
+        """What the agent asked of its server: `requests`, and by kind `retried` and `failed`; None without a server."""
+        counts = getattr(self.agent, "counts", None)
+        return counts() if callable(counts) else None
+
+    @property
     def title(self) -> str:
         title = f"{self.settings.agent} on {self.settings.env}"
         if self.interrupted:
@@ -109,9 +115,16 @@ class Job(ABC):
                 finally:
                     self.write()  # whatever broke: what is finished is kept
         finally:
-            self.envs.close()
-            if self.tape is not None:
-                self.tape.close()
+            self.close()
+
+    def close(self) -> None:
+        """Close the env, the recording, and the connections that the agent may have."""
+        self.envs.close()
+        if self.tape is not None:
+            self.tape.close()
+        close = getattr(self.agent, "close", None)
+        if callable(close):
+            close()
 
     def play(self, *, quiet: bool) -> None:
         """Play the episodes that are not finished."""

@@ -23,8 +23,16 @@ class Mode(StrEnum):
     DISABLED = "Disabled"
 
 
+_AGENTS = (
+    "random, oracle, tiny, tiny-sft, smollm2, hf:PATH_OR_ID; "
+    "server:http://HOST:PORT for a vLLM, SGLang or llama.cpp server, or toolstep serve "
+    "(options behind it: ?tokenizer=FOLDER_OR_ID&model=NAME&dialect=vllm|sglang|llamacpp&key_env=VARIABLE"
+    "&concurrency=64&timeout=300&deadline=900&retries=6&logprobs=off); "
+    "openai:MODEL (its key in OPENAI_API_KEY) or openai:MODEL@https://HOST/v1?key_env=VARIABLE for a text API, "
+    "for evaluation only. Keys are taken from the environment alone."
+)
 Env = Annotated[str, typer.Argument(help="Env: toolstep/Calculator-v0, Calculator-v0 or calculator.")]
-AgentName = Annotated[str, typer.Option("--agent", help="random, oracle, tiny, tiny-sft, smollm2 or hf:PATH_OR_ID.")]
+AgentName = Annotated[str, typer.Option("--agent", help=_AGENTS)]
 OptionalEnv = Annotated[
     str | None, typer.Argument(help="Env: toolstep/Calculator-v0, Calculator-v0 or calculator; or --tasks, --prompt.")
 ]

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from toolstep.agents.base import Agent, Completion, TokenAgent
+from toolstep.agents.base import Agent, Completion, TextAgent, TokenAgent
 
 _NO_TURN = Completion(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.float32), "abort")
 
@@ -59,6 +59,8 @@ def make_player(envs: VectorEnv[Any, Any, Any], agent: Agent, *, tokens: bool) -
     bind = getattr(agent, "bind", None)
     if callable(bind):
         bind(envs)
+    if isinstance(agent, TextAgent) and not isinstance(agent, TokenAgent):
+        return TextPlayer(envs.num_envs, agent)
     if not isinstance(agent, TokenAgent):
         return PredictPlayer(envs, agent, tokens=tokens)
     if not tokens:
@@ -101,6 +103,27 @@ class TokenPlayer(Player):
             if row not in aborted:
                 actions[row] = completion.token_ids.astype(np.int64)
         return Turns(tuple(actions), records, aborted)
+
+
+class TextPlayer(Player):
+    """Asks a `TextAgent` for the rows that need a turn, and for no other."""
+
+    def __init__(self, num_envs: int, agent: TextAgent):
+        self._num_envs = num_envs
+        self._agent = agent
+
+    def begin(self, row: int, seed: int) -> None:
+        self._agent.start(row, seed)
+
+    def act(self, rows: Sequence[int], observation: Any) -> Turns:
+        turns = dict(zip(rows, self._agent.reply(rows, [observation[r] for r in rows]), strict=True))
+        actions = tuple(turns[r].text if r in turns else "" for r in range(self._num_envs))
+        return Turns(actions, dict.fromkeys(rows), {r: _aborted(t.error) for r, t in turns.items() if t.error})
+
+
+def _aborted(error: str) -> Completion:
+    none = np.zeros(0, np.float32)
+    return Completion(np.zeros(0, np.int32), none, none, "abort", error=error)
 
 
 class PredictPlayer(Player):

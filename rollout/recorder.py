@@ -69,6 +69,7 @@ class EpisodeRecorder:
         self._rewards.append(0.0)
         self._ended = (False, True)
         self._status = AGENT_ERROR
+        self._info["error"] = action.error
         self._info["stop_reason"] = StopReason.ERROR.value
 
     def step(self, observation: Any, reward: float, terminated: bool, truncated: bool, info: Mapping[str, Any]) -> bool:

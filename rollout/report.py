@@ -56,6 +56,7 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
     return out
 
 
+_REQUESTS = (("retried", "sent again"), ("failed", "failed for good"))
 SAMPLES_TITLE = "k samples of a task: one succeeds (pass@k), all succeed (pass^k)"
 SAMPLES_HEAD = ("k", "tasks", "pass@k", "95% interval", "pass^k", "95% interval")
 TAG_HEAD = ("episodes", "success", "95% interval", "mean reward")
@@ -82,6 +83,12 @@ def tag_rows(values: Mapping[str, TagResult]) -> list[tuple[str, ...]]:
         (value, str(r.episodes), f"{r.success_rate:.3f}", span(r.success_interval), f"{r.mean_reward:.3f}")
         for value, r in values.items()
     ]
+
+
+def requests_line(counts: Mapping[str, Any]) -> str:
+    """What an agent asked of its server, in a line; see `Job.requests`."""
+    parts = [f"{sum(counts[key].values())} {text}{_counts(counts[key])}" for key, text in _REQUESTS if counts[key]]
+    return ", ".join([f"requests to the server: {counts['requests']}", *parts])
 
 
 def span(interval: Interval | None) -> str:

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from toolstep.agents.base import TokenAgent
+from toolstep.agents.base import NotTrainable, TokenAgent, check_trainable
 from toolstep.rollout import console, storage
 from toolstep.rollout.batch import BatchError, RolloutBatch
 from toolstep.rollout.build import Settings
@@ -15,7 +15,7 @@ from toolstep.rollout.evaluate import summarize
 from toolstep.rollout.export.files import check_output, write_rollout
 from toolstep.rollout.export.formats import Format, choose_format
 from toolstep.rollout.jobs import Job
-from toolstep.rollout.report import rows
+from toolstep.rollout.report import requests_line, rows
 from toolstep.rollout.storage import StorageError
 from toolstep.rollout.types import Trajectory
 
@@ -41,11 +41,17 @@ class RolloutJob(Job):
         self.overwrite = overwrite
         super().__init__(settings, groups, group_size, out)
         if self.format.needs_ids and not isinstance(self.agent, TokenAgent):
-            self.envs.close()
+            self.close()
             raise ValueError(
                 f"agent {settings.agent!r} samples no token ids, so it makes no rollout of the format {self.format}; "
                 f"write episodes, --out {out.with_suffix(Format.JSONL.suffix)}, or use a model"
             )
+        if self.format.needs_ids:
+            try:
+                check_trainable(self.agent)
+            except NotTrainable:
+                self.close()
+                raise
 
     def check(self) -> None:
         check_output(self.out, self.format, overwrite=self.overwrite)
@@ -86,6 +92,7 @@ class RolloutJob(Job):
                 "action_tokens": int(self.batch.action_mask.sum()),
                 **asdict(self.batch.counts),
             },
+            "requests": self.requests,
             "interrupted": self.interrupted,
             "out": str(self.out),
         }
@@ -104,4 +111,6 @@ class RolloutJob(Job):
                 ),
             ]
         console.print_pairs(self.title, items)
+        if self.requests is not None:
+            console.print_line(requests_line(self.requests))
         console.print_line(f"written to {self.out}" if self.finished else "nothing finished, nothing written")

@@ -3,50 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import engine_models as em
 import numpy as np
 import pytest
 import torch
+from gguf_files import write_gguf
 
 from toolstep.agents import LLMAgent, ModelNotFound, SamplingParams, load_model, make_agent
 from toolstep.agents.gguf import load_gguf
 
 gguf = pytest.importorskip("gguf")
-
-
-def write_gguf(path: Path, model: Any, kind: Any) -> None:
-    """A llama.cpp-style file of a Llama: their names, their order of the rows of q and k."""
-    config = model.config
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name("tiny")
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list([f"t{i}" for i in range(config.vocab_size)])
-    writer.add_eos_token_id(3)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
-    for key, tensor in model.state_dict().items():
-        stem, _, suffix = key.rpartition(".")
-        array = tensor.numpy()
-        if "q_proj" in key or "k_proj" in key:
-            heads = config.num_attention_heads if "q_proj" in key else config.num_key_value_heads
-            array = array.reshape(heads, 2, -1, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
-        stored = kind if array.ndim == 2 and array.shape[1] % 32 == 0 else gguf.GGMLQuantizationType.F32
-        data = gguf.quantize(np.ascontiguousarray(array), stored)
-        writer.add_tensor(f"{names.get_name(stem)}.{suffix}", data, raw_dtype=stored)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 @pytest.mark.parametrize(("kind", "error"), [("F32", 1e-5), ("F16", 0.02), ("Q8_0", 0.3)])
