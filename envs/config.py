@@ -7,16 +7,18 @@ import inspect
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from toolstep.envs.chat import ChatTemplate
+from toolstep.envs.menu import Entry, Menu, as_menu
 from toolstep.envs.rewards import Rubric
 from toolstep.envs.tasks import Split, TaskSet, example_messages, load_tasks
 from toolstep.envs.tools import Offer, Tool, ToolFactory, as_offer
 from toolstep.envs.types import EpisodeRecord, Message
-from toolstep.envs.views import View, make_view
+from toolstep.envs.views import MenuView, View, make_view
 
 Reward = Callable[[EpisodeRecord], float]
 MAX_SHOTS = 256  # far beyond any context
@@ -71,7 +73,8 @@ class EnvConfig:
     tools: what is offered in addition to the task set's own: functions, `Tool`s, names of built-in ones ("python"), a
         class with `@tool` methods or a `ToolFactory`, which make an object for each episode.  One object for all
         episodes is refused.  A factory may stand alone, without a list.
-    view: what an observation and an action look like: "text", "tokens" or "messages".
+    view: what an observation and an action look like: "text", "tokens", "messages" or "menu".
+    menu: what `view="menu"` offers in place of the task set's own: a list of choices, or a `toolstep.envs.menu.Menu`.
     tokenizer: a fast tokenizer, or the name of one (folder, hub id, *.gguf file, "smollm2"); None: text only, rendered
         with the built-in template.
     chat_template, template_kwargs: the template's text where the tokenizer's own is not wanted, and its variables.
@@ -109,6 +112,7 @@ class EnvConfig:
         tools: Tools | None = None,
         *,
         view: str = "text",
+        menu: Menu | Sequence[Entry] | None = None,
         tokenizer: Any = None,
         chat_template: str | None = None,
         stop_tokens: Collection[str | int] | None = None,
@@ -149,6 +153,8 @@ class EnvConfig:
             tools = [tools]
         if isinstance(tools, (str, bytes)) or callable(tools):
             raise EnvConfigError(f"tools must be a list of functions or Tools, got {tools!r}: write tools=[...]")
+        if menu is not None and view != MenuView.name:
+            raise EnvConfigError(f'menu=... belongs to view="menu", got view={view!r}')
         offers = tuple(as_offer(t) for t in tools or ())
         _refuse_twins([o for o in offers if isinstance(o, Tool)])
         try:
@@ -173,7 +179,7 @@ class EnvConfig:
         config = cls(
             tasks=task_set,
             tools=offers,
-            view=make_view(view, chat),
+            view=make_view(view, chat, partial(as_menu, menu, task_set)),
             chat=chat,
             limits=limits,
             split=split,

@@ -128,7 +128,15 @@ def make_agent_and_envs(settings: Settings, tasks: TaskList | None = None) -> tu
         from toolstep.rollout.given import given_tools
 
         common["tools"] = given_tools(settings)
-    return agent, _make_envs(settings, tasks, common)
+    envs = _make_envs(settings, tasks, common)
+    check_spaces = getattr(agent, "check_spaces", None)
+    if callable(check_spaces):  # of an SB3 model
+        try:
+            check_spaces(envs)
+        except ValueError:
+            envs.close()
+            raise
+    return agent, envs
 
 
 def _make_envs(settings: Settings, tasks: TaskList | None, options: dict[str, Any]) -> Any:

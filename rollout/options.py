@@ -24,7 +24,9 @@ class Mode(StrEnum):
 
 
 Env = Annotated[str, typer.Argument(help="Env: toolstep/Calculator-v0, Calculator-v0 or calculator.")]
-AgentName = Annotated[str, typer.Option("--agent", help="random, oracle, tiny, tiny-sft, smollm2 or hf:PATH_OR_ID.")]
+AgentName = Annotated[
+    str, typer.Option("--agent", help="random, oracle, tiny, tiny-sft, smollm2, hf:PATH_OR_ID or sb3:PATH.zip.")
+]
 OptionalEnv = Annotated[
     str | None, typer.Argument(help="Env: toolstep/Calculator-v0, Calculator-v0 or calculator; or --tasks, --prompt.")
 ]
