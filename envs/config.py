@@ -75,6 +75,7 @@ class EnvConfig:
         episodes is refused.  A factory may stand alone, without a list.
     view: what an observation and an action look like: "text", "tokens", "messages" or "menu".
     menu: what `view="menu"` offers in place of the task set's own: a list of choices, or a `toolstep.envs.menu.Menu`.
+    lost_turn_cost: what a choice that is not on offer costs under `view="menu"`; for training agents that heed no mask.
     tokenizer: a fast tokenizer, or the name of one (folder, hub id, *.gguf file, "smollm2"); None: text only, rendered
         with the built-in template.
     chat_template, template_kwargs: the template's text where the tokenizer's own is not wanted, and its variables.
@@ -104,6 +105,7 @@ class EnvConfig:
     thinking_ratio: float | None = None
     reward: Reward | Rubric | None = None
     strict: bool = False
+    lost_turn_cost: float = 0.0
 
     @classmethod
     def create(
@@ -113,6 +115,7 @@ class EnvConfig:
         *,
         view: str = "text",
         menu: Menu | Sequence[Entry] | None = None,
+        lost_turn_cost: float = 0.0,
         tokenizer: Any = None,
         chat_template: str | None = None,
         stop_tokens: Collection[str | int] | None = None,
@@ -155,6 +158,11 @@ class EnvConfig:
             raise EnvConfigError(f"tools must be a list of functions or Tools, got {tools!r}: write tools=[...]")
         if menu is not None and view != MenuView.name:
             raise EnvConfigError(f'menu=... belongs to view="menu", got view={view!r}')
+        number = isinstance(lost_turn_cost, (int, float)) and not isinstance(lost_turn_cost, bool)
+        if not number or not 0 <= lost_turn_cost < math.inf:
+            raise EnvConfigError(f"lost_turn_cost must be a finite number >= 0, got {lost_turn_cost!r}")
+        if lost_turn_cost and view != MenuView.name:
+            raise EnvConfigError(f'lost_turn_cost=... belongs to view="menu", got view={view!r}')
         offers = tuple(as_offer(t) for t in tools or ())
         _refuse_twins([o for o in offers if isinstance(o, Tool)])
         try:
@@ -188,6 +196,7 @@ class EnvConfig:
             thinking_ratio=thinking_ratio,
             reward=reward,
             strict=strict,
+            lost_turn_cost=float(lost_turn_cost),
         )
         config._open()
         return config

@@ -97,6 +97,7 @@ class Episode:
         self._tail = ""  # end of the text that the agent saw last: a thought may be open there
         self._next_call_id = 0
         self._pending: _Pending | None = None
+        self._mask: NDArray[np.bool_] | None = None  # of the latest observation, in a view that has one
         self._failure = ""
         self._started = time.monotonic()
 
@@ -245,6 +246,8 @@ class Episode:
         if self.stop_reason is None:
             self.stop_reason = self._cut_short(reading)
         reward = float(sum(r.reward for r in results))
+        if self.config.lost_turn_cost and CallStatus.UNKNOWN_TOOL in statuses:
+            reward -= self.config.lost_turn_cost
         terms: dict[str, float] = {}
         if self.stop_reason is not None:
             if self._box is not None and self.stop_reason is not StopReason.ANSWERED:
@@ -305,7 +308,7 @@ class Episode:
         view = self.config.view
         if not isinstance(view, MenuView):
             raise TypeError(f'action_masks() needs view="menu", this env has view={view.name!r}')
-        return view.mask(view.observe(_EMPTY, [], self._seen))
+        return np.ones(view.size, np.bool_) if self._mask is None else self._mask.copy()
 
     def _begins_segment(self, history: Sequence[Message], turn: Message, new: Sequence[Message]) -> bool:
         """Whether the context begins anew because the template would write the past differently now."""
@@ -390,15 +393,13 @@ class Episode:
     def _write(self, turn: Turn) -> str:
         return self.config.chat.write(turn, prompt_tail=self._tail, tools=self._offered)
 
-    @property
-    def _seen(self) -> EpisodeRecord | None:
-        """The record as a view shows it: None where a part of the environment failed."""
-        return None if self._failure or self._task is None else self.record
-
     def _observe(self, segment: Segment, new: Sequence[Message], info: dict[str, Any]) -> Any:
         """The observation; what the view tells beside it goes into `info`."""
-        observation = self.config.view.observe(segment, new, self._seen)
+        record = None if self._failure else self.record
+        observation = self.config.view.observe(segment, new, record)
         info.update(self.config.view.info(segment, observation))
+        if "action_mask" in info:
+            self._mask = info["action_mask"].astype(np.bool_)
         return observation
 
     def _fail(self, error: Exception) -> None:

@@ -151,6 +151,18 @@ def test_a_choice_that_is_not_on_offer_costs_a_turn_and_nothing_else() -> None:
     env.close()
 
 
+def test_a_lost_turn_costs_what_was_asked_for() -> None:
+    env = gym.make("toolstep/Lookup-v0", view="menu", level=1, max_turns=4, lost_turn_cost=0.25)
+    env.reset(seed=0)
+    rewards = [env.step(a)[1] for a in (18, env.unwrapped.oracle_action())]
+    rewards += [env.step(env.unwrapped.oracle_action())[1], env.step(env.unwrapped.oracle_action())[1]]
+    assert rewards == [-0.25, 0.0, 0.0, 1.0]
+    env.close()
+    for cost, view in ((-1, "menu"), (float("nan"), "menu"), ("1", "menu"), (0.1, "text")):
+        with pytest.raises(ValueError, match="lost_turn_cost"):
+            ToolUseEnv("lookup", view=view, lost_turn_cost=cost)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_vector_env_equals_single_ones(mode: AutoresetMode) -> None:
     options = {"view": "menu", "max_turns": 4}

@@ -271,6 +271,31 @@ def test_a_model_without_a_wrapper_is_an_agent_too() -> None:
     envs.close()
 
 
+COLOURS = [{"prompt": f"Say {c}.", "answer": c} for c in ("red", "green", "blue")]
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "settings"),
+    [
+        ("ppo", 1024, {"n_steps": 16, "batch_size": 64, "learning_rate": 3e-3}),
+        ("a2c", 2000, {"n_steps": 5, "learning_rate": 1e-3}),
+        ("dqn", 1600, {"learning_starts": 80, "learning_rate": 3e-3, "target_update_interval": 80, "train_freq": 1}),
+        ("maskable", 1024, {"n_steps": 16, "batch_size": 64, "learning_rate": 3e-3}),
+    ],
+)
+def test_each_algorithm_learns_what_the_task_asks_for(name: str, steps: int, settings: dict[str, Any]) -> None:
+    def make(rows: int) -> ToolUseVectorEnv:
+        return ToolUseVectorEnv(rows, COLOURS, view="menu", menu=[{"answer": task["answer"]} for task in COLOURS])
+
+    classes = {"ppo": PPO, "a2c": A2C, "dqn": DQN}
+    kind: Any = pytest.importorskip("sb3_contrib").MaskablePPO if name == "maskable" else classes[name]
+    model = kind("MlpPolicy", GymnasiumVecEnv(make(8)), seed=0, device="cpu", **settings)
+    model.learn(steps)
+    envs = make(3)
+    assert evaluate(envs, SB3Agent(model), 12).success_rate == 1.0
+    envs.close()
+
+
 # ---------------------------------------------------------------- the command line
 def run(*argv: str) -> int:
     with pytest.raises(SystemExit) as caught:

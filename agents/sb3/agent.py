@@ -12,7 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
-from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
+from stable_baselines3.dqn.policies import DQNPolicy
 
 from toolstep.agents.sb3.saved import load_policy
 
@@ -55,6 +55,7 @@ class SB3Agent:
                 "agent as it is"
             )
         self.policy = policy
+        self._first = int(policy.action_space.start)
         self.temperature = temperature
         self.seed = seed
         self.masked = maskable if masked is None else masked
@@ -108,17 +109,18 @@ class SB3Agent:
             chosen = scores.argmax(axis=1)
         else:
             chosen = np.array([self._draw(row, s) for row, s in enumerate(scores)])
-        chosen = chosen.astype(np.int64) + self.policy.action_space.start
+        chosen = chosen.astype(np.int64) + self._first
         return (chosen if batched else chosen[0]), None
 
     def _scores(self, observations: Any) -> torch.Tensor:
         """Logits, or values of DQN, [N, K]."""
-        if isinstance(self.policy, DQNPolicy):
-            network: QNetwork = self.policy.q_net
-            return network(observations)  # type: ignore[no-any-return]
-        logits = self.policy.get_distribution(observations).distribution.logits
-        assert isinstance(logits, torch.Tensor)
-        return logits
+        policy: Any = self.policy
+        scores: torch.Tensor = (
+            policy.q_net(observations)
+            if isinstance(policy, DQNPolicy)
+            else policy.get_distribution(observations).distribution.logits
+        )
+        return scores
 
     def _draw(self, row: int, scores: NDArray[np.float64]) -> int:
         if row not in self._rngs:

@@ -76,7 +76,7 @@ def load_policy(path: str | Path, device: str | torch.device = "cpu") -> SavedPo
     if not isinstance(action, spaces.Discrete):
         raise reading.needs_pickle(f"actions {action}, not a finite choice")
     try:
-        policy = kind(observation, action, lambda _: 0.0, net_arch=net.layers, **kwargs)  # type: ignore[call-arg]
+        policy = kind(observation, action, lambda _: 0.0, net_arch=net.layers, **kwargs)
         policy.load_state_dict(net.state)
     except (RuntimeError, KeyError, TypeError, ValueError, AssertionError) as error:
         raise reading.needs_pickle(

@@ -192,12 +192,12 @@ class GymnasiumVecEnv(VecEnv):
         if any(isinstance(wrapper, wrapper_class) for wrapper in _wrappers(self.envs)):
             return [True for _ in self._indices(indices)]
         base = self.envs.unwrapped
-        singles = base.envs if isinstance(base, SyncVectorEnv) else [None] * self.num_envs
+        singles: Any = base.envs if isinstance(base, SyncVectorEnv) else [None] * self.num_envs
         return [singles[i] is not None and is_wrapped(singles[i], wrapper_class) for i in self._indices(indices)]
 
     def get_images(self) -> Sequence[NDArray[np.uint8] | None]:
         """What each row renders."""
-        frames = self.envs.render()
+        frames: Any = self.envs.render()
         return [None] * self.num_envs if frames is None else list(frames)
 
     def close(self) -> None:
