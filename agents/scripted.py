@@ -7,6 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 
@@ -106,6 +107,8 @@ class OracleAgent(_Scripted):
         inner = self._envs.unwrapped
         if hasattr(inner, "oracle_actions"):
             return tuple(inner.oracle_actions())
+        if hasattr(inner, "env_method"):  # a VecEnv of stable-baselines3
+            return tuple(inner.env_method("oracle_action"))
         if not hasattr(inner, "call"):
             raise self._no_oracle()
         try:
@@ -173,5 +176,7 @@ def _is_batch(observation: Any) -> bool:
 
 
 def _empty(space: Any) -> Any:
-    """The empty action of a text or token space."""
+    """The empty action of a text or token space, any one of a finite choice."""
+    if isinstance(space, spaces.Discrete):
+        return space.start
     return "" if isinstance(space.sample(), str) else np.zeros(0, np.int64)

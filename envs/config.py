@@ -8,16 +8,18 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from toolstep.envs.chat import ChatTemplate
+from toolstep.envs.menu import Entry, Menu, as_menu
 from toolstep.envs.rewards import Rubric
 from toolstep.envs.tasks import Split, TaskSet, example_messages, load_tasks
 from toolstep.envs.tools import Offer, Tape, Tool, ToolFactory, as_offer
 from toolstep.envs.types import EpisodeRecord, Message
-from toolstep.envs.views import View, make_view
+from toolstep.envs.views import MenuView, View, make_view
 
 Reward = Callable[[EpisodeRecord], float]
 MAX_SHOTS = 256  # far beyond any context
@@ -72,7 +74,9 @@ class EnvConfig:
     tools: what is offered in addition to the task set's own: functions, `Tool`s, names of built-in ones ("python"), a
         class with `@tool` methods or a `ToolFactory`, which make an object for each episode.  One object for all
         episodes is refused.  A factory may stand alone, without a list.
-    view: what an observation and an action look like: "text", "tokens", "messages" or "chat".
+    view: what an observation and an action look like: "text", "tokens", "messages", "chat" or "menu".
+    menu: what `view="menu"` offers in place of the task set's own: a list of choices, or a `toolstep.envs.menu.Menu`.
+    lost_turn_cost: what a choice that is not on offer costs under `view="menu"`; for training agents that heed no mask.
     tokenizer: a fast tokenizer, or the name of one (folder, hub id, *.gguf file, "smollm2"); None: text only, rendered
         with the built-in template.
     chat_template, template_kwargs: the template's text where the tokenizer's own is not wanted, and its variables.
@@ -106,6 +110,7 @@ class EnvConfig:
     reward: Reward | Rubric | None = None
     strict: bool = False
     tape: Tape | None = None
+    lost_turn_cost: float = 0.0
 
     @classmethod
     def create(
@@ -114,6 +119,8 @@ class EnvConfig:
         tools: Tools | None = None,
         *,
         view: str = "text",
+        menu: Menu | Sequence[Entry] | None = None,
+        lost_turn_cost: float = 0.0,
         tokenizer: Any = None,
         chat_template: str | None = None,
         stop_tokens: Collection[str | int] | None = None,
@@ -158,6 +165,13 @@ class EnvConfig:
             raise EnvConfigError(f"tools must be a list of functions or Tools, got {tools!r}: write tools=[...]")
         if tape is not None and not isinstance(tape, Tape):
             raise EnvConfigError(f"tape must be a Recording, a Playback or None, got {tape!r}")
+        if menu is not None and view != MenuView.name:
+            raise EnvConfigError(f'menu=... belongs to view="menu", got view={view!r}')
+        number = isinstance(lost_turn_cost, (int, float)) and not isinstance(lost_turn_cost, bool)
+        if not number or not 0 <= lost_turn_cost < math.inf:
+            raise EnvConfigError(f"lost_turn_cost must be a finite number >= 0, got {lost_turn_cost!r}")
+        if lost_turn_cost and view != MenuView.name:
+            raise EnvConfigError(f'lost_turn_cost=... belongs to view="menu", got view={view!r}')
         offers = tuple(as_offer(t) for t in tools or ())
         _refuse_twins([o for o in offers if isinstance(o, Tool)])
         try:
@@ -183,7 +197,7 @@ class EnvConfig:
         config = cls(
             tasks=task_set,
             tools=offers,
-            view=make_view(view, chat),
+            view=make_view(view, chat, partial(as_menu, menu, task_set)),
             chat=chat,
             limits=limits,
             split=split,
@@ -193,6 +207,7 @@ class EnvConfig:
             reward=reward,
             strict=strict,
             tape=tape,
+            lost_turn_cost=float(lost_turn_cost),
         )
         config._open()
         return config

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toolstep.envs.chat import ChatTemplateError, Segment
 from toolstep.envs.config import EnvConfig
@@ -34,7 +35,7 @@ from toolstep.envs.types import (
     ToolResult,
     Turn,
 )
-from toolstep.envs.views import Reading
+from toolstep.envs.views import MenuView, Reading
 
 _ANSWERED = 4  # times max_calls: so many attempts of a turn get an answer each
 _EMPTY = Segment("", np.zeros(0, np.int64), np.zeros(0, np.uint8))
@@ -98,6 +99,7 @@ class Episode:
         self._tail = ""  # end of the text that the agent saw last: a thought may be open there
         self._next_call_id = 0
         self._pending: _Pending | None = None
+        self._mask: NDArray[np.bool_] | None = None  # of the latest observation, in a view that has one
         self._failure = ""
         self._started = time.monotonic()
 
@@ -128,12 +130,14 @@ class Episode:
         self._task = task
         self.context_tokens = len(segment.ids)
         self._tail = segment.text[-256:]
-        return cfg.view.observe(segment, self.messages, self.schemas), self._info(segment, self.messages)
+        info = self._info(segment, self.messages)
+        return self._observe(segment, self.messages, info), info
 
     def failed_reset(self, error: Exception) -> tuple[Any, dict[str, Any]]:
         """What a row whose `reset` raised shows instead; its next step ends it as an error."""
         self._fail(error)
-        return self.config.view.observe(_EMPTY, []), self._info(_EMPTY, [])
+        info = self._info(_EMPTY, [])
+        return self._observe(_EMPTY, [], info), info
 
     # ------------------------------------------------------------------- step
     @property
@@ -146,7 +150,8 @@ class Episode:
         cfg = self.config
         if self._failure:
             return []
-        reading = cfg.view.read(action)
+        chosen = cfg.view.turn(action, self.record)
+        reading = cfg.view.read(action if chosen is None else self._write(chosen))
         if cfg.limits.max_context is not None and self.context_tokens >= cfg.limits.max_context:
             # The prompt alone fills the context: there was no room for a turn.
             self._pending = _Pending(reading, Turn(""), tuple(self.messages), [])
@@ -259,6 +264,8 @@ class Episode:
         if self.stop_reason is None:
             self.stop_reason = self._cut_short(reading)
         reward = float(sum(r.reward for r in results))
+        if self.config.lost_turn_cost and CallStatus.UNKNOWN_TOOL in statuses:
+            reward -= self.config.lost_turn_cost
         terms: dict[str, float] = {}
         if self.stop_reason is not None:
             if self._box is not None and self.stop_reason is not StopReason.ANSWERED:
@@ -268,7 +275,7 @@ class Episode:
         if not math.isfinite(reward):
             raise RewardError(f"task {self.task.id!r}: the reward of turn {self.turns} is {reward}")
         info = self._info(segment, self.messages[before:], statuses, reading.cut, terms, new_segment)
-        return self._outcome(self.config.view.observe(segment, new, self._offered), reward, info)
+        return self._outcome(self._observe(segment, new, info), reward, info)
 
     def fail(self, error: Exception) -> Outcome:
         """End the row because a part of the environment (not the model) failed."""
@@ -311,8 +318,15 @@ class Episode:
         if self.over:
             return None
         turn = self.config.tasks.oracle(self.record)
-        text = self.config.chat.write(turn, prompt_tail=self._tail, tools=self._offered)
-        return self.config.view.write(text)
+        chosen = self.config.view.choose(turn, self.record)
+        return self.config.view.write(self._write(turn)) if chosen is None else chosen
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """The choices on offer, bool[K], in `view="menu"`; sb3-contrib's MaskablePPO asks for them by this name."""
+        view = self.config.view
+        if not isinstance(view, MenuView):
+            raise TypeError(f'action_masks() needs view="menu", this env has view={view.name!r}')
+        return np.ones(view.size, np.bool_) if self._mask is None else self._mask.copy()
 
     def _begins_segment(self, history: Sequence[Message], turn: Message, new: Sequence[Message]) -> bool:
         """Whether the context begins anew because the template would write the past differently now."""
@@ -394,6 +408,18 @@ class Episode:
         self.template_seconds += time.perf_counter() - start
         return segment
 
+    def _write(self, turn: Turn) -> str:
+        return self.config.chat.write(turn, prompt_tail=self._tail, tools=self._offered)
+
+    def _observe(self, segment: Segment, new: Sequence[Message], info: dict[str, Any]) -> Any:
+        """The observation; what the view tells beside it goes into `info`."""
+        record = None if self._failure else self.record
+        observation = self.config.view.observe(segment, new, self._offered, record)
+        info.update(self.config.view.info(segment, observation))
+        if "action_mask" in info:
+            self._mask = info["action_mask"].astype(np.bool_)
+        return observation
+
     def _fail(self, error: Exception) -> None:
         self.close()
         self._pending = None
@@ -402,7 +428,8 @@ class Episode:
         self.stop_reason = StopReason.ERROR
 
     def _ended_in_error(self) -> Outcome:
-        return self._outcome(self.config.view.observe(_EMPTY, []), 0.0, self._info(_EMPTY, []))
+        info = self._info(_EMPTY, [])
+        return self._outcome(self._observe(_EMPTY, [], info), 0.0, info)
 
     def _outcome(self, observation: Any, reward: float, info: dict[str, Any]) -> Outcome:
         reason = self.stop_reason
@@ -420,7 +447,7 @@ class Episode:
     ) -> dict[str, Any]:
         """One type for each key, for ever (a vector env batches them), and fresh objects at every call."""
         task = self._task
-        info = {
+        return {
             "task_id": task.id if task else "",
             "turn": self.turns,
             "stop_reason": str(self.stop_reason or ""),
@@ -439,6 +466,3 @@ class Episode:
             "tags": {str(k): str(v) for k, v in task.tags.items()} if task else {},
             "reward_terms": {k: float(v) for k, v in (terms or {}).items()},
         }
-        if self.config.view.name == "tokens":
-            info["sources"] = segment.sources.tobytes()
-        return info

@@ -6,6 +6,7 @@ alphabet does not even hold a space; `UnicodeText` accepts any text that can be 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence as Seq
 from typing import Any
 
@@ -14,10 +15,29 @@ from gymnasium import spaces
 from gymnasium.error import CustomSpaceError
 from gymnasium.vector.utils import create_shared_memory
 
+_SB3 = "stable_baselines3"
 _PRINTABLE = "".join(map(chr, range(32, 127))) + "\n\t"
 
 
-class UnicodeText(spaces.Text):
+class NotForSB3:
+    """What a space has whose observations stable-baselines3 has no policy for.
+
+    SB3 asks each observation space for the attribute `spaces` and then fails on its shape, None, with words that help
+    nobody.  It gets told here; everybody else, that there is no such attribute.
+    """
+
+    @property
+    def spaces(self) -> None:
+        module: str = sys._getframe(1).f_globals.get("__name__", "")
+        if module.partition(".")[0] == _SB3:
+            raise TypeError(
+                f"stable-baselines3 cannot learn from {self}: its policies need arrays and a finite choice of actions. "
+                'Make the env with view="menu" (docs/sb3.md)'
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute 'spaces'")
+
+
+class UnicodeText(NotForSB3, spaces.Text):
     """Any Unicode text of `min_length` to `max_length` characters, lone surrogates excluded.
 
     It is a `gymnasium.spaces.Text`, so batching, concatenating and iterating work as for that; samples are short
@@ -69,7 +89,11 @@ def _no_shared_memory(space: UnicodeText, n: int = 1, ctx: Any = None) -> None:
     )
 
 
-class TokenSequence(spaces.Sequence):
+class MessageSequence(NotForSB3, spaces.Sequence):
+    """Chat messages, each as the given Dict."""
+
+
+class TokenSequence(NotForSB3, spaces.Sequence):
     """A ragged sequence of token ids, int64 [T], T >= 0, ids in [0, vocabulary).
 
     Samples are short and end with a stop id where `stop_ids` are given: as an action, a sequence without one is a turn

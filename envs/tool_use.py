@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
 
 from toolstep.envs.config import EnvConfig, Tools
 from toolstep.envs.episode import Episode, Outcome
@@ -143,6 +145,10 @@ class ToolUseEnv(gym.Env[Any, Any]):
     def tool_seconds(self) -> float:
         """Seconds that this episode's tools took, summed over calls."""
         return self._episode.tool_seconds
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """The choices on offer now, bool[K], in `view="menu"` (sb3-contrib's MaskablePPO asks for them)."""
+        return self._episode.action_masks()
 
     def oracle_action(self) -> Any:
         """The right next action in this env's view; None where the episode is over."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import error
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
@@ -237,9 +238,10 @@ class ToolUseVectorEnv(VectorEnv[Any, Any, Any]):
                 batch[i] = self._rows.check(i, action)
         return batch
 
-    def _batch(self) -> tuple[Any, ...]:
-        """Both spaces of every view batch to a tuple of rows; the caller gets objects of its own."""
-        return tuple(deepcopy(o) for o in self._rows.observations)
+    def _batch(self) -> Any:
+        """The rows as `observation_space` has them: an array for a Box, else a tuple.  The caller gets its own."""
+        rows = self._rows.observations
+        return np.stack(rows) if isinstance(self.observation_space, Box) else tuple(map(deepcopy, rows))
 
     # ---------------------------------------------------- what users look at
     @property

@@ -7,19 +7,24 @@ the text of a turn.  Nothing else of an episode depends on it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from toolstep.envs.chat import ChatTemplate, Segment
+from toolstep.envs.menu import Menu, find_choice, open_page
 from toolstep.envs.openai_messages import read_message, write_message, write_observation
-from toolstep.envs.spaces import TokenSequence, UnicodeText
-from toolstep.envs.types import Message, Role
+from toolstep.envs.spaces import MessageSequence, TokenSequence, UnicodeText
+from toolstep.envs.tasks.base import NoOracle
+from toolstep.envs.tasks.conversation import call
+from toolstep.envs.types import EpisodeRecord, Message, Role, Turn
 
 Schemas = Sequence[Mapping[str, Any]]
+Known = EpisodeRecord | None  # an episode so far
 MAX_OBSERVATION_CHARS = 2**20
 MAX_ACTION_CHARS = 2**18
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -58,8 +63,15 @@ class View(ABC):
         """A new space object."""
 
     @abstractmethod
-    def observe(self, segment: Segment, messages: Sequence[Message], tools: Schemas = ()) -> Any:
-        """The observation, fresh at every call, of what was appended to the context; tools: those on offer now."""
+    def observe(self, segment: Segment, messages: Sequence[Message], tools: Schemas, record: Known) -> Any:
+        """The observation, fresh at every call, of what was appended to the context.
+
+        tools: those on offer now.  record: the episode so far; None where a part of the environment failed.
+        """
+
+    def info(self, segment: Segment, observation: Any) -> dict[str, Any]:
+        """What the infos of this view have beside the keys of all views."""
+        return {}
 
     @abstractmethod
     def check(self, action: Any) -> Any:
@@ -73,6 +85,17 @@ class View(ABC):
     def write(self, text: str) -> Any:
         """The action that says `text` as one complete turn."""
 
+    def turn(self, action: Any, record: EpisodeRecord) -> Turn | None:
+        """The turn that a checked action stands for in a view whose actions are not what is said; else None."""
+        return None
+
+    def choose(self, turn: Turn, record: EpisodeRecord) -> Any:
+        """The inverse of `turn`: the action that stands for it, None in a view where `write` says it.
+
+        Raises NoOracle where no action does.
+        """
+        return None
+
 
 class TextView(View):
     """Text both ways: the observation is what the template put behind the agent's last turn, the action one turn."""
@@ -85,7 +108,7 @@ class TextView(View):
     def action_space(self) -> spaces.Space[Any]:
         return UnicodeText(MAX_ACTION_CHARS)
 
-    def observe(self, segment: Segment, messages: Sequence[Message], tools: Schemas = ()) -> Any:
+    def observe(self, segment: Segment, messages: Sequence[Message], tools: Schemas, record: Known) -> Any:
         text = segment.text
         if len(text) <= MAX_OBSERVATION_CHARS:
             return text
@@ -120,9 +143,9 @@ class MessagesView(TextView):
             "name": UnicodeText(256),
             "content": UnicodeText(MAX_OBSERVATION_CHARS),
         }
-        return spaces.Sequence(spaces.Dict(message))
+        return MessageSequence(spaces.Dict(message))
 
-    def observe(self, segment: Segment, messages: Sequence[Message], tools: Schemas = ()) -> Any:
+    def observe(self, segment: Segment, messages: Sequence[Message], tools: Schemas, record: Known) -> Any:
         return tuple(
             {
                 "role": np.int64(ROLES.index(m.role)),
@@ -154,8 +177,11 @@ class TokensView(View):
     def action_space(self) -> spaces.Space[Any]:
         return TokenSequence(self.chat.vocabulary, stop_ids=tuple(self.chat.stop_ids))
 
-    def observe(self, segment: Segment, messages: Sequence[Message], tools: Schemas = ()) -> Any:
+    def observe(self, segment: Segment, messages: Sequence[Message], tools: Schemas, record: Known) -> Any:
         return segment.ids.astype(np.int64)  # a copy
+
+    def info(self, segment: Segment, observation: Any) -> dict[str, Any]:
+        return {"sources": segment.sources.tobytes()}
 
     def check(self, action: Any) -> np.ndarray:
         ids = np.asarray(action)
@@ -194,7 +220,7 @@ class ChatView(TextView):
 
     name = "chat"
 
-    def observe(self, segment: Segment, messages: Sequence[Message], tools: Schemas = ()) -> Any:
+    def observe(self, segment: Segment, messages: Sequence[Message], tools: Schemas, record: Known) -> Any:
         return write_observation(messages, tools, MAX_OBSERVATION_CHARS)
 
     def read(self, action: str) -> Reading:
@@ -207,11 +233,74 @@ class ChatView(TextView):
         return write_message(self.chat.parse(text))
 
 
-VIEWS: dict[str, type[View]] = {v.name: v for v in (TextView, TokensView, MessagesView, ChatView)}
+class MenuView(TextView):
+    """A finite choice: the action is the number of a choice, the observation what the menu says of the conversation.
+
+    Observation: f32[D + K] in [0, 1]: the menu's D features, then its action mask, 1.0 where a choice is on offer;
+    `info["action_mask"]` is that mask as int8[K].  A choice that is not on offer is answered as the call of an unknown
+    tool: a turn is lost, nothing else.
+    """
+
+    name = "menu"
+
+    def __init__(self, chat: ChatTemplate, menu: Menu):
+        super().__init__(chat)
+        self.menu = menu
+        self.size = len(menu.labels)
+
+    def observation_space(self) -> spaces.Space[Any]:
+        return spaces.Box(0.0, 1.0, (len(self.menu.features) + self.size,), np.float32)
+
+    def action_space(self) -> spaces.Space[Any]:
+        return spaces.Discrete(self.size)
+
+    def observe(self, segment: Segment, messages: Sequence[Message], tools: Schemas, record: Known) -> Any:
+        if record is None:  # nothing is known, and whatever is chosen ends the episode
+            return np.concatenate([np.zeros(len(self.menu.features), np.float32), np.ones(self.size, np.float32)])
+        page = open_page(self.menu, record)
+        on_offer = [choice is not None for choice in page.choices]
+        return np.array([*page.features, *(on_offer if any(on_offer) else [True] * self.size)], np.float32)
+
+    def info(self, segment: Segment, observation: Any) -> dict[str, Any]:
+        return {"action_mask": self.mask(observation).astype(np.int8)}
+
+    def mask(self, observation: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """The choices on offer, bool[..., K], of observations [..., D + K]."""
+        return observation[..., -self.size :] > 0.5
+
+    def check(self, action: Any) -> Any:
+        if isinstance(action, np.ndarray) and action.ndim == 0:
+            action = action[()]
+        if isinstance(action, (bool, np.bool_)) or not isinstance(action, (int, np.integer)):
+            raise TypeError(
+                f"view='menu' takes the number of a choice, 0 to {self.size - 1}, got {type(action).__name__}"
+            )
+        if not 0 <= action < self.size:
+            raise ValueError(f"view='menu' takes the number of a choice, 0 to {self.size - 1}, got {action}")
+        return int(action)
+
+    def turn(self, action: int, record: EpisodeRecord) -> Turn:
+        choice = open_page(self.menu, record).choices[action]
+        if choice is not None:
+            return choice
+        return call(record, ("not_on_offer", {"choice": self.menu.labels[action]}))
+
+    def choose(self, turn: Turn, record: EpisodeRecord) -> Any:
+        found = find_choice(open_page(self.menu, record).choices, turn)
+        if found is None:
+            calls = ", ".join(f"{c.name}({c.arguments})" for c in turn.calls)
+            raise NoOracle(f"the right turn is not on the menu: {calls or turn.content!r}")
+        return np.int64(found)
+
+    def write(self, text: str) -> Any:
+        raise TypeError("an action of view='menu' is the number of a choice, not a text: `choose` finds it")
 
 
-def make_view(name: str, chat: ChatTemplate) -> View:
-    """The view of that name.  ValueError names the known ones."""
+VIEWS: dict[str, type[View]] = {v.name: v for v in (TextView, TokensView, MessagesView, ChatView, MenuView)}
+
+
+def make_view(name: str, chat: ChatTemplate, menu: Callable[[], Menu]) -> View:
+    """The view of that name; `menu` is asked for where it shows one.  ValueError names the known ones."""
     if name not in VIEWS:
         raise ValueError(f"view must be one of {sorted(VIEWS)}, got {name!r}")
-    return VIEWS[name](chat)
+    return MenuView(chat, menu()) if name == MenuView.name else VIEWS[name](chat)

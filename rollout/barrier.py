@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import iterate
 
 from toolstep.agents.base import Agent
-from toolstep.rollout.infos import ended_row, recorded, row_info
+from toolstep.envs.vector_envs import ended_row, recorded, row_info
 from toolstep.rollout.metrics import Clock, RunMetrics
 from toolstep.rollout.player import make_player
 from toolstep.rollout.recorder import EpisodeRecorder

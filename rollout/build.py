@@ -129,7 +129,15 @@ def make_agent_and_envs(settings: Settings, tasks: TaskList | None = None, tape:
         chat_template=chat_template,
         stop_tokens=settings.stop_token or None,
     )
-    return agent, make_envs(settings, agent.env_kwargs, tasks, tape)
+    envs = make_envs(settings, agent.env_kwargs, tasks, tape)
+    check_spaces = getattr(agent, "check_spaces", None)
+    if callable(check_spaces):  # of an SB3 model
+        try:
+            check_spaces(envs)
+        except ValueError:
+            envs.close()
+            raise
+    return agent, envs
 
 
 def make_envs(

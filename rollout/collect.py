@@ -12,9 +12,10 @@ from typing import Any
 
 import gymnasium as gym
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 
 from toolstep.agents.base import Agent
+from toolstep.envs.vector_envs import refuse_broken
 from toolstep.rollout.barrier import BarrierRun
 from toolstep.rollout.continuous import ContinuousRun, plays_continuously
 from toolstep.rollout.metrics import RunMetrics
@@ -72,7 +73,7 @@ def play(
     "agent_error").  Raises TypeError or ValueError, before the first step, where `envs` and `agent` do not fit.
     """
     _check(envs)
-    run_seed = int(getattr(agent, "seed", 0) if seed is None else seed)
+    run_seed = int((getattr(agent, "seed", 0) or 0) if seed is None else seed)
     metrics = metrics if metrics is not None else RunMetrics()
     make: Any = ContinuousRun if plays_continuously(envs, agent) else BarrierRun
     run = make(envs, agent, run_seed, metrics, tokens=is_token_view(envs))
@@ -101,16 +102,4 @@ def _check(envs: Any) -> None:
     if not isinstance(envs, VectorEnv):
         hint = "; wrap it: SyncVectorEnv([lambda: env])" if isinstance(envs, gym.Env) else ""
         raise TypeError(f"collect needs a gymnasium.vector.VectorEnv, got {type(envs).__name__}{hint}")
-    base = envs.unwrapped
-    if isinstance(base, AsyncVectorEnv):
-        numeric = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-        if base.shared_memory and not isinstance(base.single_observation_space, numeric):
-            raise ValueError(
-                "AsyncVectorEnv with shared_memory=True returns stale text (gymnasium 1.4); pass "
-                "shared_memory=False, or use ToolUseVectorEnv"
-            )
-        if base.metadata.get("autoreset_mode") == AutoresetMode.NEXT_STEP:
-            raise ValueError(
-                "AsyncVectorEnv in NEXT_STEP mode swallows the first action after an explicit reset "
-                "(gymnasium 1.4); pass autoreset_mode=AutoresetMode.SAME_STEP, or use ToolUseVectorEnv"
-            )
+    refuse_broken(envs)

@@ -18,7 +18,7 @@ from gymnasium.vector import VectorWrapper
 
 from toolstep.agents.base import Completion
 from toolstep.agents.continuous import ContinuousAgent
-from toolstep.rollout.infos import recorded
+from toolstep.envs.vector_envs import recorded
 from toolstep.rollout.metrics import Clock, RunMetrics
 from toolstep.rollout.player import make_player
 from toolstep.rollout.recorder import EpisodeRecorder

@@ -24,7 +24,7 @@ class Mode(StrEnum):
 
 
 _AGENTS = (
-    "random, oracle, tiny, tiny-sft, smollm2, hf:PATH_OR_ID; "
+    "random, oracle, tiny, tiny-sft, smollm2, hf:PATH_OR_ID, sb3:PATH.zip; "
     "server:http://HOST:PORT for a vLLM, SGLang or llama.cpp server, or toolstep serve "
     "(options behind it: ?tokenizer=FOLDER_OR_ID&model=NAME&dialect=vllm|sglang|llamacpp&key_env=VARIABLE"
     "&concurrency=64&timeout=300&deadline=900&retries=6&logprobs=off); "

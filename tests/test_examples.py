@@ -12,14 +12,14 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def run(name: str, tmp_path: Path) -> str:
+def run(name: str, tmp_path: Path, *arguments: str) -> str:
     """What an example prints; `toolstep` is this checkout."""
     package = tmp_path / "path" / "toolstep"
     package.mkdir(parents=True)
     for room in ("envs", "agents", "rollout"):
         (package / room).symlink_to(ROOT / room)
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / name)],
+        [sys.executable, str(ROOT / "examples" / name), *arguments],
         env={**os.environ, "PYTHONPATH": str(package.parent)},
         cwd=tmp_path,
         capture_output=True,
@@ -68,3 +68,14 @@ def test_a_class_with_a_memory_is_an_environment_and_each_episode_has_its_own(tm
     first, second = run("stateful.py", tmp_path).split(" 1.0\n")
     assert "<tool_response>\n2\n</tool_response>" in first
     assert "<tool_response>\n1\n</tool_response>" in second
+
+
+def test_sb3_learns_lookup_from_its_menu(tmp_path: Path) -> None:
+    pytest.importorskip("sb3_contrib")
+    short = ("--level", "1", "--steps", "2048", "--evaluations", "1", "--episodes", "30")
+    out = run("sb3_menu.py", tmp_path, *short)
+    success = {line.partition("  ")[0]: float(line.split("success ")[1][:5]) for line in out.splitlines()[:-1]}
+    assert success["oracle: the optimum"] == 1.0
+    assert success["random"] < 0.2
+    assert success["maskable, trained"] > 0.35  # 0.95 and more after three times the steps
+    assert (tmp_path / "sb3_menu.zip").is_file()

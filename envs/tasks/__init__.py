@@ -1,6 +1,6 @@
 """Task sets: where problems come from, and how an episode is scored."""
 
-from toolstep.envs.tasks.base import NoOracle, Split, TaskError, TaskSet
+from toolstep.envs.tasks.base import NoMenu, NoOracle, Split, TaskError, TaskSet
 from toolstep.envs.tasks.conversation import example_messages
 from toolstep.envs.tasks.jsonl import read_tasks
 from toolstep.envs.tasks.lists import FunctionTasks, TaskList
@@ -9,6 +9,7 @@ from toolstep.envs.tasks.registry import TaskOptionError, load_tasks, register_t
 
 __all__ = [
     "FunctionTasks",
+    "NoMenu",
     "NoOracle",
     "Problem",
     "ProceduralTasks",

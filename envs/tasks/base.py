@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from toolstep.envs.types import EpisodeRecord, Message, Task, Turn
 
 if TYPE_CHECKING:
+    from toolstep.envs.menu import Menu
     from toolstep.envs.tools.factory import Offer
 
 Split = Literal["train", "test"]
@@ -21,6 +22,10 @@ class TaskError(ValueError):
 
 class NoOracle(TaskError):
     """The task set does not know what the right next turn is."""
+
+
+class NoMenu(TaskError):
+    """The task set offers no finite choice of turns."""
 
 
 class TaskSet(ABC):
@@ -67,6 +72,16 @@ class TaskSet(ABC):
     def size(self, split: Split = "train") -> int | None:
         """The number of tasks, where they are a fixed list: then seed i is task i, modulo that.  None: drawn."""
         return None
+
+    def menu(self) -> Menu:
+        """The finite choice of turns that `view="menu"` offers, the same for every task.
+
+        Raises NoMenu where the set brings none along, which is the default.
+        """
+        raise NoMenu(
+            f'task set {self.name!r} has no menu, so view="menu" needs one: pass menu=[...] (toolstep.envs.menu), or '
+            f"override {type(self).__name__}.menu() -> Menu"
+        )
 
     def close(self) -> None:  # noqa: B027  nothing to free is the rule
         """Free what outlives episodes; an env calls it when it is closed.  The set may be used again."""

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import ClassVar
 
+from toolstep.envs.menu import Menu
 from toolstep.envs.tasks.answers import is_exactly, last_number
 from toolstep.envs.tasks.conversation import call, result_of
 from toolstep.envs.tasks.draw import Draw
+from toolstep.envs.tasks.number_menus import CalculatorMenu
 from toolstep.envs.tasks.procedural import Problem, ProceduralTasks
 from toolstep.envs.tools.arithmetic import format_value
 from toolstep.envs.tools.calculator import calculator_tool, evaluate
@@ -42,6 +44,9 @@ class CalculatorTasks(ProceduralTasks):
         if found is None:
             return call(record, ("calculator", arguments))
         return Turn(found.split(" ")[0])  # "17/3 (about 5.667)": the exact part
+
+    def menu(self) -> Menu:
+        return CalculatorMenu()
 
     def draw(self, draw: Draw, level: int) -> Problem:
         prompt, expression = _LEVELS[level](draw)

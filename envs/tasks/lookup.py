@@ -6,10 +6,12 @@ import json
 from collections.abc import Sequence
 from typing import ClassVar
 
+from toolstep.envs.menu import Menu
 from toolstep.envs.tasks.answers import tells
 from toolstep.envs.tasks.base import nearest
 from toolstep.envs.tasks.conversation import call, result_of
 from toolstep.envs.tasks.draw import Draw
+from toolstep.envs.tasks.lookup_menu import LookupMenu
 from toolstep.envs.tasks.lookup_world import (
     WORDS,
     Document,
@@ -58,6 +60,9 @@ class LookupTasks(ProceduralTasks):
         if missing:
             return call(record, *missing)
         return Turn(values[0] if len(values) == 1 else str(abs(int(values[0]) - int(values[1]))))
+
+    def menu(self) -> Menu:
+        return LookupMenu()
 
     def draw(self, draw: Draw, level: int) -> Problem:
         world = make_world(draw)

@@ -165,14 +165,22 @@ def phrase(start: str, attributes: Sequence[str]) -> str:
     return QUESTIONS[attributes[-1]].format(said)
 
 
+_SUBJECT = "\0"  # stands for the title, so that the patterns are compiled once
+
+
+def _pattern(form: str) -> re.Pattern[str]:
+    before, _, after = form.replace("{n}", _SUBJECT).partition("{v}")
+    return re.compile(rf"(?:^|(?<=\s)){re.escape(before)}([\w ]+?){re.escape(after)}(?:\s|$)")
+
+
+_PATTERNS = {attribute: tuple(map(_pattern, forms)) for attribute, forms in _SENTENCES.items()}
+
+
 def find_fact(text: str, title: str, attribute: str) -> str | None:
     """The value of `attribute` in the text of the document about `title`, or None if it does not state it."""
-    for sentence in _SENTENCES[attribute]:
-        before, _, after = sentence.replace("{n}", title).partition("{v}")
-        match = re.search(rf"(?:^|(?<=\s)){re.escape(before)}([\w ]+?){re.escape(after)}(?:\s|$)", text)
-        if match:
-            return match[1]
-    return None
+    said = text.replace(title, _SUBJECT)
+    matches = (pattern.search(said) for pattern in _PATTERNS[attribute])
+    return next((match[1] for match in matches if match), None)
 
 
 def search(documents: Sequence[Document], query: str, limit: int = 5) -> list[Document]:

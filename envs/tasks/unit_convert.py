@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import ClassVar
 
+from toolstep.envs.menu import Menu
 from toolstep.envs.tasks.answers import is_near, last_number
 from toolstep.envs.tasks.conversation import call, result_of
 from toolstep.envs.tasks.draw import Draw
+from toolstep.envs.tasks.number_menus import UnitConvertMenu
 from toolstep.envs.tasks.procedural import Problem, ProceduralTasks
 from toolstep.envs.tools.calculator import calculator_tool
 from toolstep.envs.tools.tool import Tool
@@ -88,6 +90,9 @@ class UnitConvertTasks(ProceduralTasks):
         arguments = {"expression": " + ".join(shown)}
         total = result_of(record, "calculator", arguments)
         return call(record, ("calculator", arguments)) if total is None else Turn(total)
+
+    def menu(self) -> Menu:
+        return UnitConvertMenu()
 
     def draw(self, draw: Draw, level: int) -> Problem:
         if level == 1:

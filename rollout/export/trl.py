@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from toolstep.envs.vector_envs import row_info
 from toolstep.rollout.collect import collect
 from toolstep.rollout.export.rows import ExportError, whole_rows
-from toolstep.rollout.infos import row_info
 from toolstep.rollout.specs import EpisodeSpec, task_seeds
 from toolstep.rollout.types import OK, Trajectory
 

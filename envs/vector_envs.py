@@ -1,4 +1,4 @@
-"""One row out of gymnasium's batched infos."""
+"""What has to be known of any `gymnasium.vector.VectorEnv`: one row of its infos, and the forms that are broken."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 _FINAL = frozenset({"final_obs", "final_info"})
 
@@ -43,3 +45,26 @@ def ended_row(infos: Mapping[str, Any], observation: Any, row: int) -> tuple[Any
     if mask is None or not mask[row]:
         return observation, row_info(infos, row)
     return infos["final_obs"][row], row_info(infos["final_info"], row)
+
+
+def refuse_broken(envs: VectorEnv[Any, Any, Any]) -> None:
+    """ValueError for the forms of gymnasium 1.4's AsyncVectorEnv that return wrong results without a word."""
+    base = envs.unwrapped
+    if not isinstance(base, AsyncVectorEnv):
+        return
+    if base.shared_memory and not _numeric(base.single_observation_space):
+        raise ValueError(
+            "AsyncVectorEnv with shared_memory=True returns stale text (gymnasium 1.4); pass "
+            "shared_memory=False, or use ToolUseVectorEnv"
+        )
+    if not base.shared_memory and base.metadata.get("autoreset_mode") == AutoresetMode.NEXT_STEP:
+        raise ValueError(
+            "AsyncVectorEnv in NEXT_STEP mode swallows the first action after an explicit reset "
+            "(gymnasium 1.4); pass autoreset_mode=AutoresetMode.SAME_STEP, or use ToolUseVectorEnv"
+        )
+
+
+def _numeric(space: spaces.Space[Any]) -> bool:
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        return all(map(_numeric, space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces))
+    return isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary))
