@@ -130,8 +130,8 @@ class Episode:
         self._task = task
         self.context_tokens = len(segment.ids)
         self._tail = segment.text[-256:]
-        info = self._info(segment, self.messages)
-        return self._observe(segment, self.messages, info), info
+        told = self._info(segment, self.messages)
+        return self._observe(segment, self.messages, told), told
 
     def failed_reset(self, error: Exception) -> tuple[Any, dict[str, Any]]:
         """What a row whose `reset` raised shows instead; its next step ends it as an error."""
