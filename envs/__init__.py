@@ -47,6 +47,7 @@ _IDS = {
     "toolstep/Search-v0": "search",
     "toolstep/Files-v0": "files",
     "toolstep/Python-v0": "python",
+    "toolstep/Jsonl-v0": "jsonl",
 }
 
 _KWARGS = {

@@ -9,19 +9,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
 from toolstep.envs.chat import ChatTemplate
 from toolstep.envs.menu import Entry, Menu, as_menu
-from toolstep.envs.rewards import Rubric
-from toolstep.envs.tasks import Split, TaskSet, example_messages, load_tasks
+from toolstep.envs.rewards import Reward, RewardSpec, Rubric, Verifier, make_reward, make_rubric, reward_names
+from toolstep.envs.tasks import Split, TaskList, TaskSet, example_messages, load_tasks
 from toolstep.envs.tools import Offer, Tape, Tool, ToolFactory, as_offer
-from toolstep.envs.types import EpisodeRecord, Message
+from toolstep.envs.types import Message
 from toolstep.envs.views import MenuView, View, make_view
 
-Reward = Callable[[EpisodeRecord], float]
 MAX_SHOTS = 256  # far beyond any context
 Tools = ToolFactory | Sequence[Offer | Callable[..., Any] | str]
 History = Literal["keep", "rerender", "error"]
@@ -92,7 +91,12 @@ class EnvConfig:
         the episode ends with status "env_error".  `info["history_rewrites"]` counts such places in each case.
     thinking_ratio: probability that an episode opens a thought (template variables `open_thinking` and
         `enable_thinking`), drawn once from the episode's own generator; None leaves the template's default.
-    reward: function or `Rubric` over the finished `EpisodeRecord`; None: the task set's score.
+    reward: the outcome.  None: the task set's score.  A name ("numeric", "module:function") or {"name": ..., options}
+        of `toolstep.envs.rewards`: where that is a verifier it says what success is too, except for tasks that name a
+        reward of their own.  A function of the finished `EpisodeRecord`, or a `Rubric`, which has terms of its own.
+    reward_weights: of the terms ("outcome": 1 by default, "format", "call_validity", "call_accuracy", "tool_success",
+        "call_cost", "token_cost", "unfinished": 0).  Each term's value is in `info["reward_terms"]` at the end of an
+        episode, whatever its weight.  reward_clip: (least, most) of the weighted sum.
     strict: re-raise a failure of the environment's own parts instead of ending that row with status "env_error", and
         hold every delta against a rendering of the whole conversation (costs what `benchmarks/template_cost.py` says).
     tape: writes down what tools answer, or answers in their place (`toolstep.envs.tools.tape`).
@@ -103,11 +107,13 @@ class EnvConfig:
     view: View
     chat: ChatTemplate
     limits: Limits
+    reward: Rubric
+    pays_score: bool = True  # the outcome is the score, which is there already
+    verifier: Verifier | None = None  # what the score is, where it was named
     split: Split = "train"
     examples: tuple[Message, ...] = ()
     history: History = "keep"
     thinking_ratio: float | None = None
-    reward: Reward | Rubric | None = None
     strict: bool = False
     tape: Tape | None = None
     lost_turn_cost: float = 0.0
@@ -131,7 +137,9 @@ class EnvConfig:
         shots: int = 0,
         history: History = "keep",
         thinking_ratio: float | None = None,
-        reward: Reward | Rubric | None = None,
+        reward: Reward | RewardSpec | Rubric | None = None,
+        reward_weights: Mapping[str, float] | None = None,
+        reward_clip: Sequence[float | None] | None = None,
         strict: bool = False,
         tape: Tape | None = None,
         **options: Any,
@@ -157,8 +165,6 @@ class EnvConfig:
             raise EnvConfigError(f"thinking_ratio must be in [0, 1] or None, got {thinking_ratio!r}")
         if template_kwargs is not None and not isinstance(template_kwargs, Mapping):
             raise EnvConfigError(f"template_kwargs must be a dict of template variables, got {template_kwargs!r}")
-        if reward is not None and not callable(reward) and not isinstance(reward, Rubric):
-            raise EnvConfigError(f"reward must be a function of an EpisodeRecord, a Rubric or None, got {reward!r}")
         if isinstance(tools, ToolFactory):
             tools = [tools]
         if isinstance(tools, (str, bytes)) or callable(tools):
@@ -181,6 +187,12 @@ class EnvConfig:
         limits = Limits(**{**task_set.limits, **given_limits})
         if task_set.size(split) == 0:
             task_set.task(0, split)  # says why
+        given = _named(reward)
+        verifier = given if isinstance(given, Verifier) else None
+        if verifier is not None:
+            task_set = task_set.scored_by(verifier)
+        if isinstance(task_set, TaskList):
+            task_set.check_tools(offers)
         chat = ChatTemplate(
             tokenizer,
             chat_template=chat_template,
@@ -201,10 +213,12 @@ class EnvConfig:
             chat=chat,
             limits=limits,
             split=split,
-            examples=tuple(example_messages(task_set, shots)) if shots else (),
+            examples=_examples(task_set, shots, offers),
             history=history,
             thinking_ratio=thinking_ratio,
-            reward=reward,
+            reward=_rubric(task_set, given, reward_weights, reward_clip),
+            pays_score=given is None or given is verifier,
+            verifier=verifier,
             strict=strict,
             tape=tape,
             lost_turn_cost=float(lost_turn_cost),
@@ -225,6 +239,8 @@ class EnvConfig:
     def close(self) -> None:
         """Free what outlives episodes; the config can still be used."""
         self.tasks.close()
+        if self.verifier is not None:
+            self.verifier.close()
         for offer in self.tools:
             if isinstance(offer, ToolFactory):
                 offer.close()
@@ -239,6 +255,47 @@ def _moment(clock: datetime | str | None) -> datetime | None:
         raise EnvConfigError(
             f'clock must be a datetime, its ISO form ("2030-05-01T08:00:00") or None, got {clock!r}'
         ) from None
+
+
+def _named(reward: Reward | RewardSpec | Rubric | None) -> Reward | Rubric | None:
+    """The reward itself, where a name or the class of a verifier was given."""
+    if isinstance(reward, type) and issubclass(reward, Verifier):
+        return reward()
+    if reward is None or isinstance(reward, Rubric):
+        return reward
+    if callable(reward):
+        return cast(Reward, reward)
+    if not isinstance(reward, str | Mapping):
+        raise EnvConfigError(
+            f"reward must be a name ({', '.join(reward_names())}), a function of an EpisodeRecord, a Rubric or None, "
+            f"got {reward!r}"
+        )
+    try:
+        return make_reward(reward)
+    except ValueError as error:
+        raise EnvConfigError(f"reward: {error}") from error
+
+
+def _rubric(
+    tasks: TaskSet,
+    reward: Reward | Rubric | None,
+    weights: Mapping[str, float] | None,
+    clip: Sequence[float | None] | None,
+) -> Rubric:
+    if isinstance(reward, Rubric):
+        if weights is not None or clip is not None:
+            raise EnvConfigError("reward_weights and reward_clip do not go with a Rubric, which has its own")
+        return reward
+    try:
+        return make_rubric(tasks.score if reward is None else reward, weights, clip=clip)
+    except ValueError as error:
+        raise EnvConfigError(f"reward_weights, reward_clip: {error}") from error
+
+
+def _examples(tasks: TaskSet, shots: int, offers: Sequence[Offer]) -> tuple[Message, ...]:
+    if not shots:
+        return ()
+    return example_messages(tasks, shots, extra=offers if tasks.picks_tools else ())
 
 
 def _refuse_twins(tools: Sequence[Tool]) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from toolstep.envs.chat import ChatTemplateError, Segment
 from toolstep.envs.config import EnvConfig
 from toolstep.envs.openai_messages import read_message
-from toolstep.envs.rewards import RewardError, Rubric
+from toolstep.envs.rewards.rubric import OUTCOME, RewardError
 from toolstep.envs.tools import BoundCall, EpisodeInfo, Toolbox, error_text, limit_result, resolve
 from toolstep.envs.tools.news import news_of
 from toolstep.envs.types import (
@@ -118,7 +118,7 @@ class Episode:
         if cfg.thinking_ratio is not None:
             self._kwargs = {"open_thinking": thinks, "enable_thinking": thinks}
         task = cfg.tasks.task(task_seed, cfg.split)
-        info = EpisodeInfo(task, task_seed, cfg.limits.tool_timeout)
+        info = EpisodeInfo(task, task_seed, cfg.limits.tool_timeout, cfg.tasks.picks_tools)
         own = cfg.tasks.tools(task)
         tape = cfg.tape
         self._box = Toolbox(own, cfg.tools, info) if tape is None else tape.toolbox(own, cfg.tools, info, sample)
@@ -371,13 +371,10 @@ class Episode:
         return None
 
     def _final_reward(self, terms: dict[str, float]) -> float:
-        record = self.record
-        self.score = float(self.config.tasks.score(record))
-        reward = self.config.reward
-        if isinstance(reward, Rubric):
-            terms.update(reward.terms(record))
-            return float(sum(terms.values()))
-        return self.score if reward is None else float(reward(record))
+        cfg, record = self.config, self.record
+        self.score = float(cfg.tasks.score(record))
+        terms.update(cfg.reward.values(record, {OUTCOME: self.score} if cfg.pays_score else {}))
+        return cfg.reward.total(terms, record)
 
     def _reply(self) -> Message | None:
         """What the user says to an answer, tools that are new by then included; None ends the episode."""

@@ -147,11 +147,21 @@ class ToolResult:
 
 
 @dataclass(frozen=True, slots=True)
+class ReferenceCall:
+    """A call of a reference solution, with the arguments as JSON has them."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """One problem: the opening messages, what a right answer is, and which tools are on offer.
 
     `tools` names a subset of the task set's tools (None: all).  `tags` group results in an evaluation (for instance
-    `{"level": "1"}`).  `data` is whatever the task set needs to run and to score the task.
+    `{"level": "1"}`).  `data` is whatever the task set needs to run and to score the task.  `calls` are those of a
+    reference solution (None: there is none), which the reward term "call_accuracy" compares with.  `reward` names what
+    scores this task (`rewards.make_reward`), in sets that came without code of their own (lists, files, functions).
     """
 
     id: str
@@ -160,6 +170,8 @@ class Task:
     tools: tuple[str, ...] | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     data: Any = None
+    calls: tuple[ReferenceCall, ...] | None = None
+    reward: str | Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

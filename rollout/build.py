@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +26,12 @@ class UnknownEnv(ValueError):
 class Settings:
     """What `eval` and `rollout` let their users choose; None leaves the default of the env or the agent.
 
-    One of env, tasks (a file) and prompt says what is played.  mcp: servers whose tools are offered as well; openapi: a
-    document whose operations are, of the server base_url, with the credential in the variable auth_env.  env_module:
-    what registers env, where it was named "module:id".  clock: what a template that writes today's date is told (ISO).
-    record, playback: the file that what tools answer is written to, or taken from (then none of the given tools runs).
+    One of env, tasks (a file) and prompt says what is played.  tool: built-in tools and functions ("module:function")
+    that are offered as well; mcp: servers whose tools are; openapi: a document whose operations are, of the server
+    base_url, with the credential in the variable auth_env.  env_module: what registers env, where it was named
+    "module:id".  clock: what a template that writes today's date is told (ISO).  record, playback: the file that what
+    tools answer is written to, or taken from (then none of the given tools runs).  reward, reward_weight
+    ("term=weight"), reward_clip: see `EnvConfig`.
     """
 
     env: str | None
@@ -58,6 +61,10 @@ class Settings:
     clock: str | None = None
     record: str | None = None
     playback: str | None = None
+    tool: Sequence[str] | None = None
+    reward: str | None = None
+    reward_weight: Sequence[str] | None = None
+    reward_clip: tuple[float, float] | None = None
 
 
 def env_ids() -> list[str]:
@@ -153,11 +160,38 @@ def make_envs(
         tape=tape,
     )
     common = {"autoreset_mode": settings.autoreset_mode, "split": settings.split, **options, **env_kwargs}
-    if settings.playback is None and (settings.mcp or settings.openapi is not None):
+    if settings.tool or (settings.playback is None and (settings.mcp or settings.openapi is not None)):
         from toolstep.rollout.given import given_tools
 
         common["tools"] = given_tools(settings)
+    common |= reward_options(settings.reward, settings.reward_weight, settings.reward_clip)
     return _make_envs(settings, tasks, common)
+
+
+def reward_options(reward: str | None, weights: Sequence[str] | None, clip: Sequence[float] | None) -> dict[str, Any]:
+    """The keywords of an env for --reward, --reward-weight and --reward-clip.
+
+    Raises ValueError for a weight that is not "term=number"; the env itself knows the terms.
+    """
+    if reward is not None and ":" in reward:
+        import_from_here()
+    found: dict[str, float] = {}
+    for item in weights or ():
+        name, _, number = item.partition("=")
+        try:
+            found[name.strip()] = float(number)
+        except ValueError:
+            raise ValueError(f"--reward-weight takes TERM=WEIGHT, like call_cost=0.05, got {item!r}") from None
+    return env_options(
+        reward=reward, reward_weights=found or None, reward_clip=None if clip is None else [float(x) for x in clip]
+    )
+
+
+def import_from_here() -> None:
+    """Let "module:function" mean a file in the working folder, as `python -m` does and a console script does not."""
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
 
 
 def _make_envs(settings: Settings, tasks: TaskList | None, options: dict[str, Any]) -> Any:

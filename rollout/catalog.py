@@ -6,7 +6,8 @@ import inspect
 from typing import Any
 
 from toolstep.envs.tasks.families import family_of
-from toolstep.rollout.build import env_ids, env_options, find_env, task_set
+from toolstep.envs.tasks.registry import task_factory
+from toolstep.rollout.build import env_ids, env_options, find_env
 
 
 def list_envs() -> list[dict[str, str]]:
@@ -26,7 +27,7 @@ def describe(name: str, *, seed: int = 0, level: int | None = None) -> dict[str,
         tasks = env.unwrapped.config.tasks
         return {
             "id": env_id,
-            "description": _about(env_id, tasks),
+            "description": _about(env_id, type(tasks)),
             "options": _options(tasks),
             "observation_space": str(env.observation_space),
             "action_space": str(env.action_space),
@@ -41,18 +42,21 @@ def describe(name: str, *, seed: int = 0, level: int | None = None) -> dict[str,
 
 
 def _item(env_id: str) -> dict[str, str]:
+    import gymnasium as gym
+
     member = family_of(env_id)
     if member is not None:  # its package may not be installed
         family, _ = member
         return {"id": env_id, "description": family.about, "family": family.pattern, "needs": family.needs}
-    return {"id": env_id, "description": _about(env_id, task_set(env_id)), "family": "", "needs": ""}
+    factory = task_factory(gym.spec(env_id).kwargs["tasks"])
+    return {"id": env_id, "description": _about(env_id, factory), "family": "", "needs": ""}
 
 
-def _about(env_id: str, tasks: Any) -> str:
+def _about(env_id: str, factory: Any) -> str:
     member = family_of(env_id)
     if member is not None:
         return member[0].about
-    return (inspect.getdoc(type(tasks)) or "").strip().partition("\n\n")[0].replace("\n", " ")
+    return (inspect.getdoc(factory) or "").strip().partition("\n\n")[0].replace("\n", " ")
 
 
 def _options(tasks: Any) -> list[str]:

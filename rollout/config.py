@@ -15,7 +15,7 @@ from toolstep.rollout.build import Settings
 from toolstep.rollout.specs import EpisodeSpec
 from toolstep.rollout.storage import StorageError, clear_errors
 
-_PACKAGES = ("toolstep", "gymnasium", "numpy", "scipy", "torch", "transformers", "tokenizers")
+_PACKAGES = ("toolstep", "gymnasium", "numpy", "scipy", "torch", "transformers", "tokenizers", "math-verify")
 NEUTRAL = frozenset({"num_envs", "autoreset_mode"})  # results do not depend on them
 _FILES = ("tasks", "chat_template", "openapi", "playback")  # settings that may name a file
 _SHOWN = 60  # characters of a value in a message
@@ -65,9 +65,10 @@ def asked_config(command: str, settings: Settings, specs: Sequence[EpisodeSpec])
 
 
 def made_config(agent: Any, envs: Any) -> dict[str, Any]:
-    """What came of it: `env_kwargs` (what the agent asks of an env), `model`, `limits`, `template`.
+    """What came of it: `env_kwargs` (what the agent asks of an env), `model`, `limits`, `rewards`, `template`.
 
-    `model` is what `agent.describe()` says, where it has that; `limits` and `template` are the env's, as resolved.
+    `model` is what `agent.describe()` says, where it has that; `limits`, `rewards` and `template` are the env's, as
+    resolved.
     """
     out: dict[str, Any] = {"env_kwargs": {k: _plain_or_name(v) for k, v in agent.env_kwargs.items()}}
     describe = getattr(agent, "describe", None)
@@ -77,6 +78,12 @@ def made_config(agent: Any, envs: Any) -> dict[str, Any]:
         chat = config.chat
         source = chat.source if isinstance(chat.source, str) else json.dumps(dict(chat.source), sort_keys=True)
         out["limits"] = asdict(config.limits)
+        reward = config.reward
+        out["rewards"] = {
+            "outcome": None if config.verifier is None else repr(config.verifier),
+            "weights": dict(reward.weights),
+            "clip": list(reward.clip),
+        }
         out["template"] = {
             "sha256": hashlib.sha256(source.encode()).hexdigest(),
             "tool_call_format": chat.tool_call_format.name,

@@ -73,6 +73,7 @@ class Summary:
     passes: pass@k and pass^k for k = 1, 2, 4, ... and the number of samples; nothing where there is one sample a task.
     turns, sampled_tokens, observed_tokens, context_tokens: means an episode.  truncated_responses: their number.
     calls, stop_reasons, statuses: numbers by name, most frequent first.  tags: results by tag and value.
+    reward_terms: mean of each reward term over the episodes that have it, before its weight.
     """
 
     episodes: int
@@ -95,6 +96,7 @@ class Summary:
     statuses: dict[str, int] = field(default_factory=dict)
     tags: dict[str, dict[str, TagResult]] = field(default_factory=dict)
     passes: list[PassResult] = field(default_factory=list)
+    reward_terms: dict[str, float] = field(default_factory=dict)
     speed: Speed | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -166,6 +168,7 @@ def summarize(
         statuses=_ranked(statuses),
         tags=_by_tag(rows),
         passes=_passes(rows, seed),
+        reward_terms=mean_terms(rows),
         speed=speed if metrics is None else _speed(metrics),
     )
 
@@ -184,6 +187,17 @@ def call_counts(trajectory: Trajectory) -> dict[str, int]:
     """Attempted tool calls of the episode by status."""
     prefix = "calls/"
     return {k.removeprefix(prefix): int(v) for k, v in trajectory.metrics.items() if k.startswith(prefix)}
+
+
+def mean_terms(trajectories: Iterable[Trajectory]) -> dict[str, float]:
+    """Mean of each reward term over the episodes that have it, before its weight; errors have none."""
+    prefix = "reward/"
+    found: dict[str, list[float]] = {}
+    for t in trajectories:
+        for key, value in t.metrics.items():
+            if key.startswith(prefix) and t.status == OK:
+                found.setdefault(key.removeprefix(prefix), []).append(value)
+    return {name: _mean(values) for name, values in found.items()}
 
 
 def _mean(values: Sequence[float]) -> float:

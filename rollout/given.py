@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from pathlib import Path
 
-from toolstep.envs.tasks import TaskList, read_tasks
-from toolstep.envs.tools import MCP, OpenAPI, ToolFactory
-from toolstep.rollout.build import Settings, UnknownEnv, find_env
+from toolstep.envs.tasks import JsonlTasks, TaskList, read_tasks
+from toolstep.envs.tools import MCP, Offer, OpenAPI, as_offer
+from toolstep.rollout.build import Settings, UnknownEnv, find_env, import_from_here
 
 
 def checked(settings: Settings) -> tuple[Settings, TaskList | None]:
@@ -30,9 +31,11 @@ def checked(settings: Settings) -> tuple[Settings, TaskList | None]:
         module, _, name = settings.env.rpartition(":")
         module = module or settings.env_module or ""
         found = find_env(f"{module}:{name}" if module else name)
+        if found == JsonlTasks.name:
+            raise UnknownEnv(f"{found} plays a file: give it with --tasks FILE.jsonl")
         return replace(settings, env=found, env_module=module or None, split=settings.split or "test"), None
     if settings.tasks is not None:
-        tasks = read_tasks(settings.tasks)
+        tasks: TaskList = read_tasks(settings.tasks) if settings.split is None else JsonlTasks(settings.tasks)
         name = Path(settings.tasks).name
     else:
         tasks = TaskList([{"prompt": settings.prompt, "answer": settings.answer, "id": "prompt"}])
@@ -41,9 +44,25 @@ def checked(settings: Settings) -> tuple[Settings, TaskList | None]:
     return replace(settings, env=name, split=split), tasks
 
 
-def given_tools(settings: Settings) -> list[ToolFactory]:
+def given_tools(settings: Settings) -> list[Offer]:
     """What the options name, in their order."""
-    tools: list[ToolFactory] = [MCP(server) for server in settings.mcp or ()]
+    tools: list[Offer] = [named_tool(name) for name in settings.tool or ()]
+    if settings.playback is not None:
+        return tools  # what servers offered stands in the recording
+    tools += [MCP(server) for server in settings.mcp or ()]
     if settings.openapi is not None:
         tools.append(OpenAPI(settings.openapi, settings.base_url, auth=settings.auth_env))
     return tools
+
+
+def named_tool(name: str) -> Offer:
+    """A built-in tool, or what stands behind "module:attribute".  Raises ValueError for what is neither."""
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        return as_offer(name)
+    import_from_here()
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+        return as_offer(found)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise ValueError(f"--tool {name}: {error}") from error

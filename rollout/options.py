@@ -41,6 +41,33 @@ Tasks = Annotated[
 ]
 Prompt = Annotated[str | None, typer.Option("--prompt", help="One task, whose conversation is shown.")]
 Answer = Annotated[str | None, typer.Option("--answer", help="The right answer to --prompt.")]
+Tool = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tool", help="Built-in tool that is offered (calculator, python, ...), or module:function; repeatable."
+    ),
+]
+Reward = Annotated[
+    str | None,
+    typer.Option(
+        "--reward",
+        help="What decides the outcome: exact, text, numeric, set, sql_result, regex, math, program, JSON like "
+        """'{"name": "numeric", "rel": 0.01}', or module:function; default: the env's own score.""",
+    ),
+]
+RewardWeight = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--reward-weight",
+        metavar="TERM=WEIGHT",
+        help="Weight of a term in the reward: outcome (1), format, call_validity, call_accuracy, tool_success, "
+        "call_cost, token_cost, unfinished (0); repeatable.",
+    ),
+]
+RewardClip = Annotated[
+    tuple[float, float] | None,
+    typer.Option("--reward-clip", metavar="LEAST MOST", help="Bounds of an episode's reward."),
+]
 Mcp = Annotated[
     list[str] | None,
     typer.Option("--mcp", help="Command or http(s):// address of an MCP server, whose tools are offered; repeatable."),
@@ -64,7 +91,10 @@ TopP = Annotated[float, typer.Option(min=0.0, max=1.0, help="1: off.")]
 Level = Annotated[int | None, typer.Option(help="Difficulty, where the env has levels.")]
 Shots = Annotated[int, typer.Option(min=0, help="Solved example episodes in front of each task.")]
 SplitName = Annotated[Split, typer.Option(help="Which tasks are drawn.")]
-OptionalSplit = Annotated[Split | None, typer.Option("--split", help="Which tasks are drawn; default: test.")]
+OptionalSplit = Annotated[
+    Split | None,
+    typer.Option("--split", help="Which tasks are drawn; default: test, or all lines of --tasks where none says."),
+]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; default: CUDA where there is one.")]
 ChatTemplateFile = Annotated[str | None, typer.Option("--chat-template", help="File with a chat template to use.")]
 StopTokens = Annotated[

@@ -36,6 +36,7 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
         ),
         ("mean score", f"{summary.mean_score:.3f}  {span(summary.score_interval)}"),
         ("mean reward", f"{summary.mean_reward:.3f}  {span(summary.reward_interval)}"),
+        *([("reward terms", _terms(summary.reward_terms))] if _terms(summary.reward_terms) else []),
         ("errors", f"{summary.errors}{_counts(summary.statuses, skip='ok')}"),
         ("turns", f"{summary.turns:.2f}"),
         ("tool calls", f"{sum(summary.calls.values())}{_counts(summary.calls)}"),
@@ -103,6 +104,11 @@ def _tokens(summary: Summary) -> str:
         f"{summary.sampled_tokens:.1f} sampled, {summary.observed_tokens:.1f} observed, "
         f"{summary.context_tokens:.1f} context"
     )
+
+
+def _terms(terms: Mapping[str, float]) -> str:
+    """The means that are not 0, beside that of the outcome."""
+    return ", ".join(f"{name} {value:.3f}" for name, value in terms.items() if value and name != "outcome")
 
 
 def _rate(tokens_per_second: float) -> str:

@@ -11,7 +11,7 @@ from mcp_fixtures import command, running
 from openapi_server import DOCUMENT, serving
 from test_cli_commands import invoke, ok
 
-from toolstep.envs.tasks import TaskError, load_tasks, read_tasks
+from toolstep.envs.tasks import JsonlTasks
 from toolstep.rollout import read_episodes
 from toolstep.rollout.specs import listed_specs
 
@@ -21,49 +21,6 @@ def tasks(tmp_path: Path) -> Path:
     path = tmp_path / "tasks.jsonl"
     path.write_text("".join(json.dumps({"prompt": f"Say {i}.", "answer": i}) + "\n" for i in range(7)))
     return path
-
-
-# ---------------------------------------------------------------------------------------------------- files of tasks
-def test_a_file_is_a_list_of_tasks(tasks: Path) -> None:
-    found = load_tasks(str(tasks))
-    assert [found.task(i).messages[0].content for i in range(7)] == [f"Say {i}." for i in range(7)]
-    assert found.task(2).id == "tasks.jsonl:3"
-    assert found.task(2).answer == 2
-
-
-def test_lines_say_where_they_belong(tmp_path: Path) -> None:
-    path = tmp_path / "t.jsonl"
-    lines = [
-        {"prompt": "a", "answer": "1", "split": "test"},
-        {"prompt": "b", "answer": "2"},
-        {"prompt": "c", "answer": "3", "split": "example"},
-    ]
-    path.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
-    found = read_tasks(path)
-    assert [found.size(split) for split in ("train", "test")] == [1, 1]
-    assert found.task(5, "test").answer == "1"
-    assert found.example(0).answer == "3"
-    path.write_text(json.dumps(lines[0]))
-    assert read_tasks(path).size("train") == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ('{"prompt": "a"}\n{"prompt": ', "t.jsonl:2: no JSON"),
-        ("[1]", "t.jsonl:1: expected an object"),
-        ('{"promt": "a"}', "task t.jsonl:1: unknown field 'promt'; did you mean 'prompt'"),
-        ('{"prompt": "a", "split": "dev"}', "t.jsonl:1: 'split' must be one of"),
-        ("\n\n", "there is no task in"),
-        (None, "cannot read the tasks of"),
-    ],
-)
-def test_a_file_that_is_no_list_of_tasks_is_refused(text: str | None, problem: str, tmp_path: Path) -> None:
-    path = tmp_path / "t.jsonl"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(TaskError, match=problem):
-        read_tasks(path)
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 100])
@@ -103,7 +60,8 @@ def test_eval_takes_the_test_lines_where_there_are_some(tmp_path: Path) -> None:
 def test_rollout_takes_groups_of_the_tasks_of_a_file(tasks: Path, tmp_path: Path) -> None:
     out = tmp_path / "o.jsonl"
     ok("rollout", "--tasks", str(tasks), "--agent", "oracle", "--groups", "3", "--group-size", "2", "--out", str(out))
-    assert sorted(t.task_id for t in read_episodes(out)) == [f"tasks.jsonl:{i}" for i in (1, 1, 2, 2, 3, 3)]
+    training = [task.id for task in map(JsonlTasks(tasks).task, range(3))]
+    assert [t.task_id for t in read_episodes(out)] == [i for i in training for _ in range(2)]
 
 
 def test_the_tools_of_a_server_are_offered_without_code(tasks: Path, tmp_path: Path) -> None:
@@ -133,6 +91,46 @@ def test_the_operations_of_a_document_are_offered_without_code(
     assert "s3cret" not in json.dumps(document)
 
 
+def shout(text: str) -> str:
+    """Shout.
+
+    Args:
+        text: What.
+    """
+    return text.upper()
+
+
+def test_tools_and_rewards_are_named_on_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    item = {"prompt": "Shout a.", "answer": 4, "calls": [{"name": "shout", "arguments": {"text": "a"}}]}
+    path.write_text(json.dumps(item) + "\n" + json.dumps({"prompt": "b", "answer": 5, "tools": ["clock"]}))
+    given = ["--tool", "calculator", "--tool", "test_cli_given:shout", "--reward", '{"name": "numeric", "rel": 0.1}']
+    weights = ["--reward-weight", "call_cost=0.25", "--reward-weight", "tool_success=2", "--reward-clip", "-1", "1.5"]
+    out = tmp_path / "out"
+    document = json.loads(
+        ok("eval", "--tasks", str(path), "--agent", "oracle", *given, *weights, "--out", str(out), "--json")
+    )
+    first, second = sorted(read_episodes(out / "episodes.jsonl"), key=lambda t: t.task_id)
+    assert (first.total_reward, second.total_reward) == (1.5, 1.0)  # 1 - 0.25 + 2, cut to 1.5
+    terms = {k.removeprefix("reward/"): v for k, v in first.metrics.items() if k.startswith("reward/")}
+    assert terms["call_accuracy"] == terms["tool_success"] == terms["outcome"] == 1.0
+    assert terms["call_cost"] == -1.0
+    assert "reward/call_accuracy" not in second.metrics
+    assert document["summary"]["reward_terms"]["call_cost"] == -0.5
+    assert document["summary"]["reward_terms"]["call_accuracy"] == 1.0
+    assert document["config"]["rewards"]["weights"]["tool_success"] == 2.0
+    assert "call_cost -0.500" in (out / "summary.md").read_text()
+    tape = str(tmp_path / "tape.jsonl")
+    played = [
+        json.loads(ok("eval", "--tasks", str(path), "--agent", "oracle", *given, *weights, way, tape, "--json"))
+        for way in ("--record", "--playback")
+    ]
+    assert [p["summary"]["mean_reward"] for p in played] == [1.25, 1.25]
+    rows = tmp_path / "rows.jsonl"
+    ok("rollout", "--tasks", str(path), "--agent", "oracle", *given, "--groups", "1", "--out", str(rows))
+    assert read_episodes(rows)[0].metrics["reward/call_cost"] == -1.0
+
+
 def test_a_prompt_shows_its_conversation(tmp_path: Path) -> None:
     shown = ok("eval", "--prompt", "Say 5.", "--answer", "5", "--agent", "oracle")
     assert shown.index("Say 5.") < shown.index("── assistant") < shown.index("success")
@@ -153,6 +151,17 @@ def test_a_prompt_shows_its_conversation(tmp_path: Path) -> None:
         (["--tasks", "absent.jsonl"], "cannot read the tasks of 'absent.jsonl'"),
         (["--prompt", "x", "--mcp", ""], "the command of the server is empty"),
         (["--prompt", "x", "--level", "2"], "level"),
+        (["--prompt", "x", "--tool", "calc"], "there is no built-in tool 'calc'; did you mean"),
+        (["--prompt", "x", "--tool", "no_module:f"], "--tool no_module:f: No module named 'no_module'"),
+        (["--prompt", "x", "--reward", "number"], "there is no reward 'number'; did you mean 'numeric'?"),
+        (
+            ["--prompt", "x", "--reward", "numeric"],
+            "task train/0: 'answer' (reward 'numeric'): expected a finite number",
+        ),
+        (["--prompt", "x", "--reward-weight", "call_cost"], "--reward-weight takes TERM=WEIGHT, like call_cost=0.05"),
+        (["--prompt", "x", "--reward-weight", "cost=1"], "there is no reward term 'cost'"),
+        (["--prompt", "x", "--reward-clip", "1", "0"], "the clip of a reward must be (least, most)"),
+        (["jsonl"], "toolstep/Jsonl-v0 plays a file: give it with --tasks FILE.jsonl"),
     ],
 )
 def test_what_cannot_work_is_told_in_one_line(arguments: list[str], problem: str) -> None:

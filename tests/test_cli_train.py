@@ -57,6 +57,24 @@ def test_sft_then_grpo_from_its_model(model: str, tmp_path: Path, capsys: pytest
     assert document["test_success"] == {"first": 0.0, "last": 0.0}
 
 
+def test_a_file_of_tasks_is_trained_on_with_named_tools_and_rewards(model: str, tmp_path: Path) -> None:
+    tasks = tmp_path / "sums.jsonl"
+    items = [{"prompt": f"{i} + 1?", "answer": i + 1, "tools": ["calculator"]} for i in range(20)]
+    tasks.write_text("".join(json.dumps(item) + "\n" for item in items))
+    small = ["--max-new-tokens", 8, "--max-turns", 1, "--num-envs", 4, "--model", model, "--eval-episodes", 2]
+    given = ["--tasks", tasks, "--tool", "clock", "--reward", "numeric"]
+    weights = ["--reward-weight", "token_cost=0.125", "--reward-clip", -0.5, 1]
+    out = tmp_path / "rl"
+    assert run(*GRPO, *small, *given, *weights, "--episodes", 4, "--out", out, "--json") == 0
+    line = read_log(out / "metrics.jsonl")[-1]
+    assert line["reward/outcome"] == line["success"]
+    assert -8 <= line["reward/token_cost"] < 0
+    assert -0.5 <= line["reward"] < 1
+    assert run(*GRPO, "--resume", *weights, "--out", out, "--episodes", 8, "--json") == 0
+    assert len(read_log(out / "metrics.jsonl")) > 2
+    assert run(*GRPO, *small, *given, "--env", "calculator", "--out", tmp_path / "both") == 2
+
+
 def test_an_interrupted_run_goes_on_where_its_checkpoint_is(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,4 +151,4 @@ def test_what_a_user_gets_wrong_is_one_line_and_exit_code_2(
 
 def test_env_and_model_are_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("sft", "--out", tmp_path) == 2
-    assert "--env and --model are needed" in capsys.readouterr().err
+    assert "one of --env and --tasks, and --model are needed" in capsys.readouterr().err

@@ -79,3 +79,12 @@ def test_sb3_learns_lookup_from_its_menu(tmp_path: Path) -> None:
     assert success["random"] < 0.2
     assert success["maskable, trained"] > 0.35  # 0.95 and more after three times the steps
     assert (tmp_path / "sb3_menu.zip").is_file()
+
+
+def test_a_file_of_prompts_and_answers_is_an_environment(tmp_path: Path) -> None:
+    assert statements("jsonl_env.py") <= 10
+    out = run("jsonl_env.py", tmp_path)
+    assert "A hall has 17 rows of 23 chairs." in out
+    assert "'outcome': 1.0" in out
+    assert "'call_accuracy': 1.0" in out
+    assert out.rstrip().endswith("0.9")

@@ -116,7 +116,7 @@ def _tools(tasks: TaskSet, extra: Sequence[Offer], task: Task, timeout: float, b
         boxes = []
         try:
             for _ in range(2):
-                boxes.append(Toolbox(tasks.tools(task), extra, EpisodeInfo(task, 0, timeout)))
+                boxes.append(Toolbox(tasks.tools(task), extra, EpisodeInfo(task, 0, timeout, tasks.picks_tools)))
             return list(boxes[0].tools)
         finally:
             for box in boxes:
@@ -272,7 +272,8 @@ class _Judge:
 
     def _snapshot(self, task: Task) -> Any:
         try:
-            box = Toolbox(self.tasks.tools(task), self.extra, EpisodeInfo(task, 0, self.timeout))
+            info = EpisodeInfo(task, 0, self.timeout, self.tasks.picks_tools)
+            box = Toolbox(self.tasks.tools(task), self.extra, info)
         except Exception:  # told by the check of the tools
             return {}
         try:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from toolstep.envs.types import EpisodeRecord, Message, Task, Turn
 
@@ -42,6 +43,8 @@ class TaskSet(ABC):
     system: str = ""
     #: What an env limits episodes to where it is told nothing else: keywords of `toolstep.envs.config.Limits`.
     limits: ClassVar[Mapping[str, Any]] = {}
+    #: `Task.tools` picks from all tools of an env, built-in ones included, and not only from the set's own.
+    picks_tools: bool = False
 
     @abstractmethod
     def task(self, seed: int, split: Split = "train") -> Task:
@@ -85,6 +88,15 @@ class TaskSet(ABC):
 
     def close(self) -> None:  # noqa: B027  nothing to free is the rule
         """Free what outlives episodes; an env calls it when it is closed.  The set may be used again."""
+
+    def scored_by(self, score: Callable[[EpisodeRecord], float]) -> Self:
+        """The same problems with another score; this set stays as it is.
+
+        Raises TaskError where the set knows that a problem's answer cannot be scored so.
+        """
+        other = copy.copy(self)
+        other.score = score  # type: ignore[assignment, method-assign]
+        return other
 
     def example(self, seed: int) -> Task:
         """The problem of one worked example, of the training split; `example_messages` solves it.

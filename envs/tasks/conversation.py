@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from toolstep.envs.tasks.base import TaskError, TaskSet
 from toolstep.envs.types import CallStatus, EpisodeRecord, Message, ToolCall, Turn
 
 if TYPE_CHECKING:
-    from toolstep.envs.tools import Executor, Toolbox
+    from toolstep.envs.tools import Executor, Offer, Toolbox
 
 _MAX_TURNS = 64
 
@@ -55,12 +55,12 @@ def result_of(record: EpisodeRecord, name: str, arguments: Mapping[str, Any]) ->
     return None
 
 
-def example_messages(tasks: TaskSet, k: int, seed: int = 0) -> tuple[Message, ...]:
+def example_messages(tasks: TaskSet, k: int, seed: int = 0, *, extra: Sequence[Offer] = ()) -> tuple[Message, ...]:
     """K solved episodes: user, assistant with calls, tool, ..., assistant with the answer, as often as the user goes
     on; no system message.
 
-    Each is a different problem of the training split, solved by the set's oracle with the set's real tools.  The result
-    is a pure function of the arguments, so that every row shares the prefix.
+    Each is a different problem of the training split, solved by the set's oracle with the set's real tools (and `extra`
+    ones of the env).  The result is a pure function of the arguments, so that every row shares the prefix.
 
     Raises:
         NoOracle: the set cannot solve its tasks.
@@ -80,17 +80,17 @@ def example_messages(tasks: TaskSet, k: int, seed: int = 0) -> tuple[Message, ..
             seen.add(task.messages)
             messages += [m for m in task.messages if m.role != "system"]
             record = EpisodeRecord(task, (*task.messages, *messages), None, 0)
-            messages += _solve(tasks, record, executor)
+            messages += _solve(tasks, record, executor, extra)
     if len(seen) < k:
         raise TaskError(f"{tasks.name}: {k} different examples were asked for, {len(seen)} were found")
     return tuple(messages)
 
 
-def _solve(tasks: TaskSet, record: EpisodeRecord, executor: Executor) -> tuple[Message, ...]:
+def _solve(tasks: TaskSet, record: EpisodeRecord, executor: Executor, extra: Sequence[Offer]) -> tuple[Message, ...]:
     """The messages with which the oracle goes on from `record` until it has answered."""
     from toolstep.envs.tools import EpisodeInfo, Toolbox
 
-    box = Toolbox(tasks.tools(record.task), (), EpisodeInfo(record.task))
+    box = Toolbox(tasks.tools(record.task), extra, EpisodeInfo(record.task, picks_tools=tasks.picks_tools))
     try:
         return _answered(tasks, record, box, executor)
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -12,7 +11,8 @@ from toolstep.envs.tasks.conversation import call, result_of
 from toolstep.envs.tasks.draw import Draw
 from toolstep.envs.tasks.pipelines import NAME, Program, numbers_program, text_program
 from toolstep.envs.tasks.procedural import Problem, ProceduralTasks
-from toolstep.envs.tools.builtin.python import MAX_CODE, Backend, Python
+from toolstep.envs.tools.builtin.hidden_tests import results_of
+from toolstep.envs.tools.builtin.python import Backend, Python
 from toolstep.envs.tools.factory import EpisodeInfo, Offer, per_episode
 from toolstep.envs.tools.tool import tool
 from toolstep.envs.types import EpisodeRecord, Task, ToolResult, Turn
@@ -103,36 +103,10 @@ class Submission:
         """
         if self._passed is not None:
             raise ValueError("the code was handed in already")
-        results, error = self._results(code)
+        results, error = results_of(self._judge, self._seconds, code, NAME, self._inputs)
         self._passed = sum(a == b for a, b in zip(results, self._expected, strict=False))
         told = f"{self._passed} of {len(self._expected)} tests passed."
         return ToolResult(f"{told}\n{error}".rstrip(), terminate=True, answer=code)
 
-    def _results(self, code: str) -> tuple[list[Any], str]:
-        """What the function returns for each input, as JSON has it, as far as it gets; and why it gets no further."""
-        if len(code) > MAX_CODE:
-            return [], f"the code is longer than {MAX_CODE} characters"
-        session = self._judge.session(seed=0, seconds=self._seconds)
-        try:
-            loaded = session.python(code)
-            if loaded.error is not None:
-                return [], loaded.content
-            # What the code prints or redefines is its own affair: it has not seen these inputs before, and the
-            # results are compared out here.
-            mark = secrets.token_hex(8)
-            calls = "".join(f"print('{mark}', json.dumps({NAME}(*{arguments!r})))\n" for arguments in self._inputs)
-            ran = session.run(f"import json\n{calls}")
-        finally:
-            session.close()
-        lines = [line.removeprefix(mark) for line in ran.output.splitlines() if line.startswith(mark)]
-        return [_decoded(line) for line in lines], "TimeoutError: stopped" if ran.timed_out else ran.error
-
     def snapshot(self) -> dict[str, Any]:
         return {"submission": {"passed": self._passed or 0, "tests": len(self._expected)}}
-
-
-def _decoded(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None

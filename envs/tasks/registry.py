@@ -10,7 +10,7 @@ from typing import Any
 
 from toolstep.envs.tasks.base import TaskError, TaskSet, nearest
 from toolstep.envs.tasks.families import FAMILIES, family_of
-from toolstep.envs.tasks.jsonl import SUFFIX, read_tasks
+from toolstep.envs.tasks.jsonl import SUFFIX, JsonlTasks
 from toolstep.envs.tasks.lists import FunctionTasks, TaskList
 
 
@@ -28,6 +28,7 @@ _REGISTRY: dict[str, str | Callable[..., TaskSet]] = {
     "toolstep/Search-v0": "toolstep.envs.tasks.search:SearchTasks",
     "toolstep/Files-v0": "toolstep.envs.tasks.files:FilesTasks",
     "toolstep/Python-v0": "toolstep.envs.tasks.python:PythonTasks",
+    "toolstep/Jsonl-v0": "toolstep.envs.tasks.jsonl:JsonlTasks",
 }
 
 
@@ -54,7 +55,7 @@ def load_tasks(spec: object, **options: Any) -> TaskSet:
     """A task set.
 
     spec: a registered name (`"toolstep/Calculator-v0"`, or short `"calculator"`); a `*.jsonl` file (see
-        `read_tasks`); a TaskSet; a sequence of Tasks or dicts (see `TaskList`); or a function from a seed to a Task
+        `JsonlTasks`); a TaskSet; a sequence of Tasks or dicts (see `TaskList`); or a function from a seed to a Task
         (see `FunctionTasks`).
     options: what the task set's constructor takes, for instance `level=1`.
 
@@ -72,8 +73,8 @@ def load_tasks(spec: object, **options: Any) -> TaskSet:
         return spec
     if isinstance(spec, str):
         if spec.endswith(SUFFIX):
-            return _construct(read_tasks, (spec,), options, spec)
-        return _construct(_factory(spec), (), options, spec)
+            return _construct(JsonlTasks, (spec,), options, spec)
+        return _construct(task_factory(spec), (), options, spec)
     if isinstance(spec, type) and issubclass(spec, TaskSet):
         return _construct(spec, (), options, spec.__name__)
     if isinstance(spec, Sequence):
@@ -91,7 +92,8 @@ def _short(name: str) -> str:
     return base.removesuffix("v0")
 
 
-def _factory(name: str) -> Callable[..., TaskSet]:
+def task_factory(name: str) -> Callable[..., TaskSet]:
+    """What makes the task set of that name: its class, or a function.  Raises TaskError for an unknown name."""
     names = task_names()
     known = name if name in names else next((n for n in names if _short(n) == _short(name)), None)
     if known is None:
@@ -125,4 +127,7 @@ def _construct(
         for option in options:
             if option not in known:
                 raise TaskOptionError(f"{name} has no option {option!r}; {nearest(option, known)}")
+    for p in parameters:
+        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in options:
+            raise TaskOptionError(f"{name} needs the option {p.name!r}: give {p.name}=...")
     return factory(*given, **options)

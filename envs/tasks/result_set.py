@@ -14,7 +14,7 @@ Cell = str | int | float | None
 Rows = Sequence[Sequence[Cell]]
 
 MAX_ANSWER = 20_000  # characters that are looked at
-_NEAR = Fraction(1, 10**4)  # relative; a mean is given with two decimals
+_NEAR = Fraction(1, 10**4)  # relative, of floats
 _BULLET = re.compile(r"^\s*(?:[-*•]\s+|\d{1,3}[.)]\s+)")
 _RULE = re.compile(r"^[\s|:+=-]+$")
 _FENCE = re.compile(r"^\s*```")
@@ -31,7 +31,8 @@ def same_result(text: str, expected: Rows, *, ordered: bool) -> bool:
     Rows are lines (bullets, numbering, table rules, code fences and a line that introduces them are passed over), or a
     JSON list; values are separated by "|", a tab, or a comma.  A single column may also be one line with commas.  A
     single value may be said in a sentence: it ends in the value (`answers.states`), or its last number is the value.
-    Numbers are compared as numbers, to one part in ten thousand, text without case and punctuation around it.
+    Numbers are compared as numbers, floats to one part in ten thousand (a mean is given with two decimals), text
+    without case and punctuation around it.
     """
     text = text[:MAX_ANSWER]
     if len(expected) == 1 and len(expected[0]) == 1:
@@ -40,10 +41,29 @@ def same_result(text: str, expected: Rows, *, ordered: bool) -> bool:
     return any(_equal(rows, expected, ordered) for rows in _readings(text, width))
 
 
+def same_items(text: str, expected: Sequence[Cell]) -> bool:
+    """True where `text` lists the `expected` items, all of them and no others; how often one is named is no matter.
+
+    It is read as `same_result` reads a single column.
+    """
+    rows = [[item] for item in {_meaning(_written(item)): item for item in expected}.values()]
+    for found in _readings(text[:MAX_ANSWER], 1):
+        distinct = list({tuple(map(_meaning, row)): row for row in found}.values())
+        if _equal(distinct, rows, ordered=False):
+            return True
+    return False
+
+
+def _meaning(item: str) -> str | Fraction:
+    """Equal for items that are the same one, written in two ways."""
+    value = exact_value(item)
+    return normalised(item) if value is None else value
+
+
 def _says(text: str, value: Cell) -> bool:
     if isinstance(value, int | float):
         number = last_number(text)
-        return number is not None and is_near(number, Fraction(value), rel=_NEAR)
+        return number is not None and is_near(number, Fraction(value), rel=_tolerance(value))
     return states(text, str(value))
 
 
@@ -98,8 +118,12 @@ def _same_row(row: Sequence[str], right: Sequence[Cell]) -> bool:
 def _same_cell(said: str, value: Cell) -> bool:
     if isinstance(value, int | float):
         number = exact_value(said.strip(" $€.*`"))
-        return number is not None and abs(number - Fraction(value)) <= _NEAR * abs(Fraction(value))
+        return number is not None and abs(number - Fraction(value)) <= _tolerance(value) * abs(Fraction(value))
     return normalised(said) == normalised(_written(value))
+
+
+def _tolerance(value: int | float) -> Fraction:
+    return _NEAR if isinstance(value, float) else Fraction(0)
 
 
 def _written(cell: object) -> str:

@@ -29,11 +29,13 @@ class EpisodeInfo:
 
     seed: decided by the episode's own seed alone, so that members of a group get the same.
     tool_timeout: seconds after which the env gives a call up.
+    picks_tools: `task.tools` picks from the env's own tools and the built-in ones too (`TaskSet.picks_tools`).
     """
 
     task: Task
     seed: int = 0
     tool_timeout: float = 10.0
+    picks_tools: bool = False
 
 
 class ToolFactory(ABC):
@@ -47,6 +49,8 @@ class ToolFactory(ABC):
     """
 
     external: ClassVar[bool] = False
+    #: What a task's list of tools may call everything that it makes; "" for nothing.
+    name: str = ""
 
     @abstractmethod
     def make(self, episode: EpisodeInfo) -> Any:
@@ -153,11 +157,13 @@ def tools_of(holder: Any) -> list[Tool]:
 class Toolbox:
     """The tools of one episode by name, and what has to be closed with it.
 
-    own: the task set's, of which `task.tools` may name a part; then come `extra` ones.
+    own: the task set's, of which `task.tools` may name a part; then come `extra` ones.  Where the episode picks tools,
+    `task.tools` names the part of both that is on offer, and built-in tools that stand in neither.
 
     Raises:
         SharedStateError: an object behind a tool serves another episode, or has served one.
-        ToolNameError, ToolSchemaError: two tools of one name; a factory that made no tools.  What a factory raises.
+        ToolNameError, ToolSchemaError: two tools of one name, or none of a name that was picked; a factory that made no
+        tools.  What a factory raises.
         Whatever was made by then is closed.
     """
 
@@ -168,15 +174,30 @@ class Toolbox:
         self._only: dict[int, Collection[str] | None] = {}  # the part of them that may be on offer
         self._external: list[int] = []  # ids of what external factories made
         self._owners: list[Any] = []
+        self._picked: set[str] = set()  # factories that the task named as a whole
         try:
+            only = episode.task.tools
             for offer in own:
-                self._add(self._open(offer, episode, episode.task.tools), episode.task.tools)
+                self._offer(offer, episode, only)
             for offer in extra:
-                self._add(self._open(offer, episode, None), None)
+                self._offer(offer, episode, only if episode.picks_tools else None)
+            for name in (only or ()) if episode.picks_tools else ():
+                if name not in self.tools and name not in self._picked:
+                    self._offer_builtin(name, episode)
             self._claim()
         except BaseException:
             self.close()
             raise
+
+    def _offer(self, offer: Offer, episode: EpisodeInfo, only: Collection[str] | None) -> None:
+        if only is not None and offer.name in only:
+            self._picked.add(offer.name)
+            only = None
+        self._add(self._open(offer, episode, only), only)
+
+    def _offer_builtin(self, name: str, episode: EpisodeInfo) -> None:
+        """Offer what the task names and nobody else offers."""
+        self._offer(_builtin(name, episode.task, self.tools), episode, None)
 
     def _add(self, tools: Iterable[Tool], only: Collection[str] | None) -> None:
         for t in tools:
@@ -275,6 +296,18 @@ class Toolbox:
         owners, self._owners = self._owners, []
         for owner in owners:
             _claims.release(owner)
+
+
+def _builtin(name: str, task: Task, found: Collection[str]) -> Offer:
+    """The built-in tool that a task named and nobody offers."""
+    from toolstep.envs.tools.builtin import builtin_names
+
+    if name not in builtin_names():
+        raise ToolNameError(
+            f"task {task.id!r} names the tool {name!r}, which nobody offers; there are {', '.join(found) or 'none'}, "
+            f"and built in {', '.join(builtin_names())}"
+        )
+    return as_offer(name)
 
 
 def _takes_argument(function: Callable[..., Any]) -> bool:

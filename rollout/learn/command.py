@@ -8,7 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolstep.rollout.exits import FAILED, INTERRUPTED, fail, one_line_errors
-from toolstep.rollout.options import AsJson, Device, Level, MaxNewTokens, MaxTurns, NumEnvs, Seed, Shots, Temperature
+from toolstep.rollout.options import (
+    AsJson,
+    Device,
+    Level,
+    MaxNewTokens,
+    MaxTurns,
+    NumEnvs,
+    Reward,
+    RewardClip,
+    RewardWeight,
+    Seed,
+    Shots,
+    Temperature,
+    Tool,
+)
 
 if TYPE_CHECKING:
     from toolstep.rollout.learn.run import TrainingRun
@@ -25,6 +39,9 @@ EnvName = Annotated[
 ]
 Model = Annotated[
     str | None, typer.Option(help="tiny, smollm2, a folder, a *.gguf file or a hub id.  Needed unless --resume.")
+]
+Tasks = Annotated[
+    str | None, typer.Option("--tasks", help="File of tasks, in place of --env; a fifth of it, by hash, is for tests.")
 ]
 Out = Annotated[Path, typer.Option(help="Folder of the run.")]
 Resume = Annotated[
@@ -47,6 +64,11 @@ def sft(
     out: Out,
     env: EnvName = None,
     model: Model = None,
+    tasks: Tasks = None,
+    tool: Tool = None,
+    reward: Reward = None,
+    reward_weight: RewardWeight = None,
+    reward_clip: RewardClip = None,
     episodes: Annotated[int, typer.Option(min=1, help="Solved episodes to imitate, of each env.")] = 1000,
     epochs: Annotated[int, typer.Option(min=1, help="Times that each is seen.")] = 1,
     batch_rows: Annotated[int, typer.Option(min=1, help="Episodes of one optimizer step.")] = 32,
@@ -80,6 +102,11 @@ def grpo(
     out: Out,
     env: EnvName = None,
     model: Model = None,
+    tasks: Tasks = None,
+    tool: Tool = None,
+    reward: Reward = None,
+    reward_weight: RewardWeight = None,
+    reward_clip: RewardClip = None,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to play, those before a --resume included.")] = 1000,
     groups: Groups = 8,
     group_size: GroupSize = 8,
@@ -113,6 +140,11 @@ def dpo(
     out: Out,
     env: EnvName = None,
     model: Model = None,
+    tasks: Tasks = None,
+    tool: Tool = None,
+    reward: Reward = None,
+    reward_weight: RewardWeight = None,
+    reward_clip: RewardClip = None,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to play, those before a --resume included.")] = 1000,
     groups: Groups = 8,
     group_size: GroupSize = 8,

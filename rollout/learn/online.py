@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from toolstep.agents.llm import LLMAgent
 from toolstep.rollout.advantages import Estimator
-from toolstep.rollout.evaluate import succeeded
+from toolstep.rollout.evaluate import mean_terms, succeeded
 from toolstep.rollout.generator import Reward, RolloutGenerator, RolloutResult
 from toolstep.rollout.learn.learner import Callback, Learner, Training
 from toolstep.rollout.learn.reference import Kind, Reference
@@ -148,6 +148,7 @@ def _described(result: RolloutResult, seconds: float) -> dict[str, float]:
         "dropped": float(batch.counts.dropped_rows),
         "cut": float(batch.counts.cut_rows),
     }
+    out |= {f"reward/{name}": value for name, value in mean_terms(rows).items()}
     for reason, count in Counter(t.stop_reason for t in rows).items():
         out[f"stop/{reason}"] = count / len(rows)
     learner = max(1e-9, seconds - m.seconds)

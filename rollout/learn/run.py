@@ -17,10 +17,11 @@ from toolstep.agents.base import SamplingParams
 from toolstep.agents.llm import LLMAgent
 from toolstep.agents.scripted import OracleAgent
 from toolstep.rollout import console, storage
-from toolstep.rollout.build import env_options, find_env
+from toolstep.rollout.build import env_options, find_env, reward_options
 from toolstep.rollout.collect import collect, group_specs
 from toolstep.rollout.config import versions
 from toolstep.rollout.evaluate import succeeded
+from toolstep.rollout.given import named_tool
 from toolstep.rollout.learn.dpo import DPO
 from toolstep.rollout.learn.grpo import GRPO
 from toolstep.rollout.learn.learner import Learner, Training
@@ -42,7 +43,8 @@ def resumed(out: Path, method: str, values: Mapping[str, Any], given: set[str]) 
     saved = json.loads(text)
     if saved["method"] != method:
         raise StorageError(f"{out} holds a run of `toolstep train {saved['method']}`, not of {method}")
-    options: dict[str, Any] = saved["options"]
+    values = json.loads(json.dumps(dict(values)))  # as they are read back: a tuple is a list there
+    options: dict[str, Any] = {**values, **saved["options"]}  # one that is newer than the run has its default
     for name in sorted(given - {"episodes"}):
         if values[name] != options[name]:
             raise ValueError(
@@ -67,16 +69,16 @@ class TrainingRun:
         self.options = dict(options)
         self.resume = resume
         self.interrupted = False
-        if not options["env"] or not options["model"]:
-            raise ValueError("--env and --model are needed, unless --resume is given")
-        if method != "sft" and len(options["env"]) > 1:
+        if bool(options["env"]) == bool(options["tasks"]) or not options["model"]:
+            raise ValueError("one of --env and --tasks, and --model are needed, unless --resume is given")
+        if method != "sft" and len(options["env"] or ()) > 1:
             raise ValueError(f"train {method} takes one --env, got {len(options['env'])}")
         if method == "sft" and options["teacher"] not in ("oracle", "self"):
             raise ValueError(f"--teacher must be oracle or self, got {options['teacher']!r}")
         if resume and not (out / _CHECKPOINT).is_file():
             raise StorageError(f"{out / _CHECKPOINT} is not there: begin anew in an empty folder")
         storage.check_folder(out, overwrite=resume)
-        self._env_ids = [find_env(name) for name in options["env"]]
+        self._env_ids = [find_env(name) for name in options["env"] or ["jsonl"]]
         wrap = None if options["lora"] is None else _lora(options["lora"], options["seed"])
         sampling = SamplingParams(temperature=options["temperature"], max_new_tokens=options["max_new_tokens"])
         name = options["model"].removeprefix("hf:")
@@ -88,7 +90,11 @@ class TrainingRun:
 
     def _envs(self, env_id: str, split: str) -> Any:
         o = self.options
-        options = env_options(level=o["level"], shots=o["shots"] or None, max_turns=o["max_turns"])
+        options = env_options(
+            level=o["level"], shots=o["shots"] or None, max_turns=o["max_turns"], path=o["tasks"]
+        ) | reward_options(o["reward"], o["reward_weight"], o["reward_clip"])
+        if o["tool"]:
+            options["tools"] = [named_tool(name) for name in o["tool"]]
         envs = gym.make_vec(env_id, num_envs=o["num_envs"], split=split, **options, **self.agent.env_kwargs)
         self._made.append(envs)
         return envs

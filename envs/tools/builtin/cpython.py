@@ -82,7 +82,7 @@ class JailedInterpreter:
                 self._process = _Process(self._setup)
         except (_EndedError, OSError) as error:
             self._end()
-            return Ran("", f"the interpreter could not be started: {error}", lost=lost)
+            return Ran("", f"the interpreter could not be started: {error}", lost=lost, started=False)
         try:
             answer = self._process.ask({"code": code}, self._seconds)
         except TimeoutError:

@@ -41,6 +41,8 @@ class Files(ToolFactory):
         ValueError: the files at the start don't fit into the quota; a path leads out of the folder.
     """
 
+    name = "files"
+
     def __init__(
         self,
         files: Mapping[str, str] | str | Path | None = None,

@@ -151,7 +151,7 @@ class MontyInterpreter:
                 self._session = self._pool.checkout(**self._options)
                 self._finalizer = weakref.finalize(self, self._pool.give_back, self._session)
         except (monty.MontyError, OSError, RuntimeError) as error:
-            return Ran("", f"the interpreter could not be started: {error}")
+            return Ran("", f"the interpreter could not be started: {error}", started=False)
         try:
             ran = self._tried(code)
         except RuntimeError as error:  # the session had ended by itself, after the last call

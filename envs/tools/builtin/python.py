@@ -18,7 +18,7 @@ from toolstep.envs.types import CallStatus, ToolResult
 Backend = Literal["monty", "cpython"]
 
 MAX_CODE = 20_000  # characters
-_FENCED = re.compile(r"\s*```[\w.+-]*[ \t]*\n(.*?)\n?[ \t]*```\s*", re.DOTALL)
+_FENCE = re.compile(r"```[\w.+-]*+[ \t]*+\n")
 _LOST = "[the interpreter was started anew: variables and functions of earlier calls are gone]"
 
 
@@ -110,16 +110,17 @@ class PythonSession:
         Args:
             code: The code.
         """
-        fenced = _FENCED.fullmatch(code)
-        if fenced is not None:
-            code = fenced[1]
+        code = unfenced(code)
         if not code.strip():
             return error_result(CallStatus.TOOL_ERROR, "the code is empty")
         if len(code) > MAX_CODE:
             return error_result(
                 CallStatus.TOOL_ERROR, f"the code has {len(code)} characters; at most {MAX_CODE} are run"
             )
-        ran = self.run(code)
+        return self.told(self.run(code))
+
+    def told(self, ran: Ran) -> ToolResult:
+        """What a model reads of a run."""
         parts = [cut(ran.output.removesuffix("\n"), self._max_output)] if ran.output.strip() else []
         if ran.timed_out:
             parts.append(f"TimeoutError: stopped after {self._seconds:g} s")
@@ -132,3 +133,12 @@ class PythonSession:
 
     def close(self) -> None:
         self._interpreter.close()
+
+
+def unfenced(code: str) -> str:
+    """The code inside a Markdown fence, where it stands in one; in time linear in the text."""
+    text = code.strip()
+    opening = _FENCE.match(text)
+    if opening is None or not text.endswith("```") or len(text) < opening.end() + 3:
+        return code
+    return text[opening.end() : -3].rstrip(" \t").removesuffix("\n")

@@ -9,13 +9,14 @@ import json
 import math
 import random
 import sqlite3
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+from toolstep.envs.tools.process_limits import limited_memory
 
 MAX_QUERY = 10_000  # characters
 MAX_VALUE = 500  # characters of one value that are shown
@@ -86,7 +87,7 @@ def opened(path: Path, limits: Limits, *, limit_memory: bool = True) -> Iterator
     until = time.monotonic() + limits.seconds
     # SQLite's own date functions, behind those in which the clock stands still.
     calendar = contextlib.closing(sqlite3.connect(":memory:", check_same_thread=False))
-    with _memory(limits.memory if limit_memory else None), calendar as plain:
+    with limited_memory(limits.memory if limit_memory else None), calendar as plain:
         connection = sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True, isolation_level=None, timeout=1.0)
         try:
             _stop_clock(connection, plain, limits.now)
@@ -222,26 +223,6 @@ def _seed_random(connection: sqlite3.Connection, seed: int, query: str) -> None:
     digest = hashlib.blake2b(f"{seed} {query}".encode("utf-8", "replace"), digest_size=8).digest()
     stream = random.Random(int.from_bytes(digest, "big"))
     connection.create_function("random", 0, lambda: stream.getrandbits(64) - 2**63)
-
-
-@contextlib.contextmanager
-def _memory(most: int | None) -> Iterator[None]:
-    """Let this process have `most` bytes more than it has now (Linux)."""
-    if most is None or sys.platform != "linux":
-        yield
-        return
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    limit = now + most
-    if hard != resource.RLIM_INFINITY:
-        limit = min(limit, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def _told(connection: sqlite3.Connection, error: Exception, refused: list[str], limits: Limits, timed_out: bool) -> str:

@@ -15,13 +15,15 @@ class Ran:
     """What became of one run.
 
     output: what it printed, the value of its last line included.  error: how it failed, for the model to read; "" if it
-    did not.  timed_out: it was stopped at its time limit.  lost: variables of earlier runs are gone.
+    did not.  timed_out: it was stopped at its time limit.  lost: variables of earlier runs are gone.  started: False
+    where there was no interpreter to be had, which is not the code's fault.
     """
 
     output: str
     error: str = ""
     timed_out: bool = False
     lost: bool = False
+    started: bool = True
 
 
 class Interpreter(Protocol):

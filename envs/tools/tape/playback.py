@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from toolstep.envs.tools.builtin import builtin_names
 from toolstep.envs.tools.errors import NotRecorded, ToolBackendError
 from toolstep.envs.tools.factory import EpisodeInfo, Offer, Toolbox, ToolFactory
 from toolstep.envs.tools.tape.base import Tape, episode_key, plain, result_from_dict
@@ -106,6 +107,10 @@ class _PlayedToolbox(Toolbox):
         except BaseException:
             self.close()
             raise
+
+    def _offer_builtin(self, name: str, episode: EpisodeInfo) -> None:
+        if name in builtin_names():  # others are those of an external factory: the recording says what they are
+            super()._offer_builtin(name, episode)
 
     def _show(self, offer: Mapping[str, Any]) -> None:
         """Offer these tools, in this order."""
