@@ -20,9 +20,7 @@ from toolstep.envs import TokenSequence, ToolUseEnv, ToolUseVectorEnv, UnicodeTe
 from toolstep.envs.tasks.families import family_of
 
 # All but the one that needs a file (tests/test_tasks_jsonl.py).
-OWN = sorted(
-    i for i in gym.registry if i.startswith("toolstep/") and family_of(i) is None and i != "toolstep/Jsonl-v0"
-)
+OWN = sorted(i for i in gym.registry if i.startswith("toolstep/") and family_of(i) is None and i != "toolstep/Jsonl-v0")
 # Of the families that other packages bring, some members where these are installed.
 MEMBERS = {
     "bfcl_eval": ["toolstep/BFCL-simple_python-v0", "toolstep/BFCL-multi_turn_base-v0"],
