@@ -31,7 +31,8 @@ class Settings:
     base_url, with the credential in the variable auth_env.  env_module: what registers env, where it was named
     "module:id".  clock: what a template that writes today's date is told (ISO).  record, playback: the file that what
     tools answer is written to, or taken from (then none of the given tools runs).  reward, reward_weight
-    ("term=weight"), reward_clip: see `EnvConfig`.
+    ("term=weight"), reward_clip: see `EnvConfig`.  test_share: see `JsonlTasks`; None: all lines are played where no
+    split is named, and its default holds where one is.
     """
 
     env: str | None
@@ -65,6 +66,7 @@ class Settings:
     reward: str | None = None
     reward_weight: Sequence[str] | None = None
     reward_clip: tuple[float, float] | None = None
+    test_share: float | None = None
 
 
 def env_ids() -> list[str]:

@@ -6,7 +6,8 @@ import importlib
 from dataclasses import replace
 from pathlib import Path
 
-from toolstep.envs.tasks import JsonlTasks, TaskList, read_tasks
+from toolstep.envs.tasks import JsonlTasks, TaskList
+from toolstep.envs.tasks.jsonl import TEST_SHARE
 from toolstep.envs.tools import MCP, Offer, OpenAPI, as_offer
 from toolstep.rollout.build import Settings, UnknownEnv, find_env, import_from_here
 
@@ -35,8 +36,12 @@ def checked(settings: Settings) -> tuple[Settings, TaskList | None]:
             raise UnknownEnv(f"{found} plays a file: give it with --tasks FILE.jsonl")
         return replace(settings, env=found, env_module=module or None, split=settings.split or "test"), None
     if settings.tasks is not None:
-        tasks: TaskList = read_tasks(settings.tasks) if settings.split is None else JsonlTasks(settings.tasks)
-        name = Path(settings.tasks).name
+        share = settings.test_share
+        if share is None:
+            share = 0.0 if settings.split is None else TEST_SHARE
+        settings = replace(settings, test_share=share)
+        tasks: TaskList = JsonlTasks(str(settings.tasks), test_share=share)
+        name = Path(str(settings.tasks)).name
     else:
         tasks = TaskList([{"prompt": settings.prompt, "answer": settings.answer, "id": "prompt"}])
         name = "prompt"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from toolstep.envs.tools.factory import Offer
 
 SUFFIX = ".jsonl"
+TEST_SHARE = 0.2
 _PARTS = ("train", "test", "example")
 
 
@@ -40,7 +41,7 @@ class JsonlTasks(TaskList):
         self,
         path: str | Path,
         *,
-        test_share: float = 0.2,
+        test_share: float = TEST_SHARE,
         tools: Sequence[Offer | Callable[..., Any] | str] = (),
         score: Score | RewardSpec | None = None,
         system: str = "",
