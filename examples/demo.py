@@ -68,7 +68,7 @@ def main() -> None:
     table = Table(
         title=f"{ENV}: {args.episodes} test episodes a level, {args.num_envs} rows, greedy", title_justify="left"
     )
-    for column in ("agent", "K", "level 1 (95% interval)", "level 2", "calls ok", "tokens/s", "s"):
+    for column in ("agent", "K", "level 1 (95 %)", "level 2", "calls ok", "tokens/s", "s"):
         table.add_column(column, justify="left" if column == "agent" else "right", no_wrap=True)
     for agent, shots in AGENTS:
         jobs = []
@@ -82,7 +82,7 @@ def main() -> None:
         table.add_row(
             agent,
             str(args.shots if shots else 0),
-            *(f"{s.success_rate:.3f} {span(s.success_interval)}" for s in played),
+            *(f"{s.success_rate:.3f}\n{span(s.success_interval)}" for s in played),
             f"{sum(s.calls.get('ok', 0) for s in played)}/{sum(sum(s.calls.values()) for s in played)}",
             f"{sampled / sum(seconds):,.0f}" if sampled else "-",
             f"{sum(seconds):.1f}",
