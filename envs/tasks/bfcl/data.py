@@ -11,24 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from toolstep.envs.tasks.base import TaskError
+from toolstep.envs.tasks.families import FAMILIES
 from toolstep.envs.types import Message
 
-INSTALL = "pip install --no-deps bfcl-eval==2026.3.23 mpmath"
-
-MULTI_TURN = ("multi_turn_base", "multi_turn_miss_func", "multi_turn_miss_param", "multi_turn_long_context")
-SINGLE_TURN = (
-    "simple_python",
-    "multiple",
-    "parallel",
-    "parallel_multiple",
-    "irrelevance",
-    "live_simple",
-    "live_multiple",
-    "live_parallel",
-    "live_parallel_multiple",
-    "live_irrelevance",
-    "live_relevance",
-)
+_FAMILY = next(family for family in FAMILIES if family.name == "BFCL")
+INSTALL = _FAMILY.needs
+MULTI_TURN = tuple(name for name in _FAMILY.members if name.startswith("multi_turn_"))
+SINGLE_TURN = tuple(name for name in _FAMILY.members if name not in MULTI_TURN)
 
 
 class BFCLMissing(TaskError):
