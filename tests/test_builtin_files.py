@@ -295,6 +295,8 @@ def test_a_link_that_comes_and_goes_is_never_followed(scratch: Scratch, tmp_path
                 seen.append(do(scratch, "read_file", path="place/x"))
             except (PathError, FileError):
                 seen.append("error")
+            if "inside" not in seen:
+                continue  # a write makes the folder anew, and the real one could be kept out of its place for ever
             try:
                 do(scratch, "write_file", path=f"place/new{i % 50}", content="own")
             except (PathError, FileError):
