@@ -11,9 +11,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Literal, cast, get_args
 
-import numpy as np
-
 from toolstep.envs.chat import ChatTemplate
+from toolstep.envs.limits import EnvConfigError, Limits
 from toolstep.envs.menu import Entry, Menu, as_menu
 from toolstep.envs.rewards import Reward, RewardSpec, Rubric, Verifier, make_reward, make_rubric, reward_names
 from toolstep.envs.tasks import Split, TaskList, TaskSet, example_messages, load_tasks
@@ -24,43 +23,6 @@ from toolstep.envs.views import MenuView, View, make_view
 MAX_SHOTS = 256  # far beyond any context
 Tools = ToolFactory | Sequence[Offer | Callable[..., Any] | str]
 History = Literal["keep", "rerender", "error"]
-
-
-class EnvConfigError(ValueError):
-    """A keyword of an environment has a value that cannot work."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What cuts an episode short (`truncated`), and what one turn may ask for.
-
-    max_turns: assistant turns.  max_tokens: sampled ids in the whole episode.  max_context: ids of the whole context,
-    prompt included.  max_seconds: wall clock since the reset.  max_calls: tool calls in one turn; those beyond it are
-    answered `over_limit`.  tool_timeout: seconds a call may take.  max_result_tokens: length of one tool result.
-    None switches a limit off.
-    """
-
-    max_turns: int | None = 8
-    max_tokens: int | None = None
-    max_context: int | None = None
-    max_seconds: float | None = None
-    max_calls: int = 8
-    tool_timeout: float = 10.0
-    max_result_tokens: int = 1024
-
-    def __post_init__(self) -> None:
-        for item in fields(self):
-            value = getattr(self, item.name)
-            optional = item.name in ("max_turns", "max_tokens", "max_context", "max_seconds")
-            if value is None and optional:
-                continue
-            whole = item.name not in ("max_seconds", "tool_timeout")
-            kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
-            if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < math.inf:
-                expected = (
-                    ("a whole number" if whole else "a finite number") + " > 0" + (" or None" if optional else "")
-                )
-                raise EnvConfigError(f"{item.name} must be {expected}, got {value!r}")
 
 
 @dataclass(frozen=True)

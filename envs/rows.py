@@ -23,7 +23,7 @@ class Rows:
     is a RuntimeError that names the row.
 
     observations: the latest of each row, None before its first reset.  ended: bool[N], rows that await a reset.
-    tool_seconds: that all tool calls took so far.
+    tool_seconds: that all tool calls took so far.  template_seconds: that was spent in the chat template so far.
     """
 
     def __init__(self, num: int, config: EnvConfig, max_steps: int | None):
@@ -35,6 +35,7 @@ class Rows:
         self.observations: list[Any] = [None] * num
         self.ended = np.zeros(num, np.bool_)
         self.tool_seconds = 0.0
+        self._template_seconds = 0.0  # of contexts that are gone
         self._steps = np.zeros(num, np.int64)
 
     def __len__(self) -> int:
@@ -47,6 +48,7 @@ class Rows:
             rng, self.seeds[i] = seeding.np_random(seed)
             self.rngs[i] = rng
         episode = self.episodes[i]
+        self._template_seconds += episode.context.seconds
         try:
             self.observations[i], info = episode.reset(rng, sample)
         except SharedStateError:  # a mistake of whoever wrote the tools, not the failure of a row
@@ -98,6 +100,10 @@ class Rows:
         if outcome.terminated or outcome.truncated:
             self.ended[i] = True
         return outcome
+
+    @property
+    def template_seconds(self) -> float:
+        return self._template_seconds + sum(episode.context.seconds for episode in self.episodes)
 
     def close(self) -> None:
         """Close the tools of all episodes."""

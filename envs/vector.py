@@ -259,6 +259,11 @@ class ToolUseVectorEnv(VectorEnv[Any, Any, Any]):
         """Seconds that tools took so far, summed over the calls of all episodes (many of which ran at once)."""
         return self._rows.tool_seconds
 
+    @property
+    def total_template_seconds(self) -> float:
+        """Seconds that went into rendering and tokenizing so far, over all episodes."""
+        return self._rows.template_seconds
+
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """The attribute of each row's episode: "messages", "task", "record", "turns", "tool_seconds", ..."""
         return tuple(

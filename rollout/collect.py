@@ -77,12 +77,10 @@ def play(
     metrics = metrics if metrics is not None else RunMetrics()
     make: Any = ContinuousRun if plays_continuously(envs, agent) else BarrierRun
     run = make(envs, agent, run_seed, metrics, tokens=is_token_view(envs))
-    before = _tool_seconds(envs)
-    spent = metrics.tool_seconds or 0.0
+    before = {name: value - (getattr(metrics, name) or 0.0) for name, value in _told_seconds(envs).items()}
     for item in run.episodes(specs):
-        now = _tool_seconds(envs)
-        if before is not None and now is not None:
-            metrics.tool_seconds = spent + now - before
+        for name, value in _told_seconds(envs).items():
+            setattr(metrics, name, value - before[name])
         yield item
 
 
@@ -92,10 +90,10 @@ def is_token_view(envs: VectorEnv[Any, Any, Any]) -> bool:
     return isinstance(space, spaces.Sequence) and isinstance(space.feature_space, spaces.Discrete)
 
 
-def _tool_seconds(envs: VectorEnv[Any, Any, Any]) -> float | None:
-    """Seconds that the env's tools took so far; None where it does not tell."""
-    seconds = getattr(envs.unwrapped, "total_tool_seconds", None)
-    return seconds if isinstance(seconds, float) else None
+def _told_seconds(envs: VectorEnv[Any, Any, Any]) -> dict[str, float]:
+    """Seconds that the env's tools and its template took so far; nothing where it does not tell."""
+    told = {name: getattr(envs.unwrapped, f"total_{name}", None) for name in ("tool_seconds", "template_seconds")}
+    return {name: seconds for name, seconds in told.items() if isinstance(seconds, float)}
 
 
 def _check(envs: Any) -> None:

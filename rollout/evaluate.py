@@ -21,8 +21,8 @@ from toolstep.rollout.types import OK, Trajectory
 class Speed:
     """Wall-clock measurements of a run; the only part of a summary that is not reproducible.
 
-    episodes: those that were played in it; fewer than the summary's where the run was resumed.  tool_seconds: as in
-    `RunMetrics`, None where the env does not tell.
+    episodes: those that were played in it; fewer than the summary's where the run was resumed.  tool_seconds,
+    template_seconds: as in `RunMetrics`, None where the env does not tell.
     """
 
     seconds: float
@@ -32,6 +32,7 @@ class Speed:
     episodes_per_second: float
     wait_seconds: float = 0.0
     tool_seconds: float | None = None
+    template_seconds: float | None = None
     episodes: int = 0
 
 
@@ -264,5 +265,6 @@ def _speed(m: RunMetrics) -> Speed:
         episodes_per_second=m.episodes_per_second,
         wait_seconds=m.wait_seconds,
         tool_seconds=m.tool_seconds,
+        template_seconds=m.template_seconds,
         episodes=m.episodes,
     )

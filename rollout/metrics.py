@@ -19,8 +19,8 @@ class RunMetrics:
 
     seconds: since the start.  agent_seconds, env_seconds: spent in the agent and in the env.  wait_seconds: spent in
     neither, because every row waited for its tools (counted only where tools run beside the agent; elsewhere that time
-    is the env's).  tool_seconds: that tool calls took, summed over calls, many of which run at once; None where the env
-    does not tell.
+    is the env's).  tool_seconds: that tool calls took, summed over calls, many of which run at once; template_seconds:
+    a part of env_seconds, spent in rendering and tokenizing; None where the env does not tell.
     episodes: finished.  generations: turns that an agent was asked for.  transitions: env steps that are part of a
     trajectory.  sampled_tokens: ids that were sampled.
     """
@@ -34,6 +34,7 @@ class RunMetrics:
     sampled_tokens: int = 0
     wait_seconds: float = 0.0
     tool_seconds: float | None = None
+    template_seconds: float | None = None
 
     @property
     def tokens_per_second(self) -> float:

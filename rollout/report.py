@@ -47,10 +47,11 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
     if summary.speed is not None:
         s = summary.speed
         wait = f", waiting for tools {s.wait_seconds:.1f} s" if s.wait_seconds else ""
+        template = f" (template {s.template_seconds:.1f} s)" if s.template_seconds is not None else ""
         part = f"  (the last {s.episodes} of {summary.episodes} episodes)" if s.episodes < summary.episodes else ""
         out += [
             ("speed", f"{_rate(s.tokens_per_second)}{s.episodes_per_second:.2f} episodes/s{part}"),
-            ("time", f"{s.seconds:.1f} s: agent {s.agent_seconds:.1f} s, env {s.env_seconds:.1f} s{wait}"),
+            ("time", f"{s.seconds:.1f} s: agent {s.agent_seconds:.1f} s, env {s.env_seconds:.1f} s{template}{wait}"),
         ]
         if s.tool_seconds is not None:
             out.append(("tools", f"{s.tool_seconds:.1f} s, summed over calls"))

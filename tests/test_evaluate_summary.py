@@ -183,11 +183,13 @@ def test_time_of_tools_is_summed_over_calls():
     try:
         first = evaluate(envs, Waits(), 6, metrics=metrics)
         again = evaluate(envs, Waits(), 3)
-        in_all = envs.total_tool_seconds
+        in_all, rendered = envs.total_tool_seconds, envs.total_template_seconds
     finally:
         envs.close()
     assert first.calls == {"ok": 6}
     assert metrics.tool_seconds == first.speed.tool_seconds >= 6 * 0.02
     assert first.speed.tool_seconds + again.speed.tool_seconds == pytest.approx(in_all)
     assert again.speed.tool_seconds >= 3 * 0.02
+    assert first.speed.template_seconds + again.speed.template_seconds == pytest.approx(rendered)
+    assert 0 < first.speed.template_seconds <= metrics.env_seconds
     assert evaluate(fake_envs(2), FakeTokenAgent(), 2).speed.tool_seconds is None

@@ -16,7 +16,7 @@ from openapi_server import DOCUMENT, serving
 from test_cli_commands import invoke, ok
 
 from toolstep.envs import ToolUseEnv, ToolUseVectorEnv
-from toolstep.envs.config import EnvConfigError
+from toolstep.envs.limits import EnvConfigError
 from toolstep.envs.tools import MCP, EpisodeInfo, OpenAPI, Tool, ToolBackendError, ToolFactory, tool
 from toolstep.envs.tools.bound import BoundTools
 from toolstep.rollout import collect, group_specs, read_episodes

@@ -12,7 +12,7 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 
 from toolstep.envs import ToolUseEnv, ToolUseVectorEnv
-from toolstep.envs.config import EnvConfigError
+from toolstep.envs.limits import EnvConfigError
 from toolstep.envs.rewards import TERMS, Numeric, RewardError, Rubric, make_rubric
 from toolstep.envs.rewards.calls import same_value
 from toolstep.envs.rewards.terms import call_cost, format_errors, invalid_calls, token_cost, tool_success, unfinished

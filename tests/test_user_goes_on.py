@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from toolstep.envs import EpisodeRecord, Message, Task, ToolUseEnv, Turn
-from toolstep.envs.config import EnvConfigError
+from toolstep.envs.limits import EnvConfigError
 from toolstep.envs.tasks import TaskError, TaskList, TaskSet, example_messages
 from toolstep.envs.tasks.conversation import call, since_task
 from toolstep.envs.tools import Tool, per_episode

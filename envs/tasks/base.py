@@ -41,7 +41,7 @@ class TaskSet(ABC):
     name: ClassVar[str]
     #: The system prompt that opens each task, "" for none.
     system: str = ""
-    #: What an env limits episodes to where it is told nothing else: keywords of `toolstep.envs.config.Limits`.
+    #: What an env limits episodes to where it is told nothing else: keywords of `toolstep.envs.limits.Limits`.
     limits: ClassVar[Mapping[str, Any]] = {}
     #: `Task.tools` picks from all tools of an env, built-in ones included, and not only from the set's own.
     picks_tools: bool = False

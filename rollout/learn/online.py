@@ -154,7 +154,9 @@ def _described(result: RolloutResult, seconds: float) -> dict[str, float]:
     learner = max(1e-9, seconds - m.seconds)
     out["rollout_tokens_per_second"] = m.tokens_per_second
     out["training_tokens_per_second"] = float(batch.attention_mask.sum()) / learner
-    # Templates and parsing are the env's time, and tools too where the env runs them in its own steps.
-    parts = {"model": m.agent_seconds, "tools": m.wait_seconds, "env": m.env_seconds, "learner": learner}
+    template = m.template_seconds or 0.0
+    # Parsing and scoring are the env's time, and tools too where the env runs them in its own steps.
+    env = max(0.0, m.env_seconds - template)
+    parts = {"model": m.agent_seconds, "tools": m.wait_seconds, "template": template, "env": env, "learner": learner}
     out |= {f"share/{name}": part / seconds for name, part in parts.items()}
     return out
