@@ -4,12 +4,13 @@
     python examples/llama_server.py --port 8080
     toolstep eval calculator --agent "server:http://127.0.0.1:8080?tokenizer=smollm2" --shots 3
 
-It prints its address and runs until its standard input ends (Ctrl-D).
+It prints its address and runs until its standard input ends (Ctrl-D).  Threads: OMP_NUM_THREADS, else all cores.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 import xllamacpp
@@ -28,6 +29,8 @@ def main() -> None:
     params.model.path = args.file or str(smollm2_file())
     params.port = args.port
     params.n_parallel, params.n_ctx = args.slots, args.slots * args.context
+    threads = int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     server = xllamacpp.Server(params)
     print(server.listening_address, flush=True)
     sys.stdin.read()

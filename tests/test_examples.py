@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +13,13 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def run(name: str, tmp_path: Path, *arguments: str) -> str:
-    """What an example prints; `toolstep` is this checkout."""
+def run(name: str, tmp_path: Path, *arguments: str, quiet: bool = True) -> str:
+    """What an example prints; `toolstep` is this checkout.  quiet: there must be nothing on stderr."""
     package = tmp_path / "path" / "toolstep"
-    package.mkdir(parents=True)
+    package.mkdir(parents=True, exist_ok=True)
     for room in ("envs", "agents", "rollout"):
-        (package / room).symlink_to(ROOT / room)
+        if not (package / room).exists():
+            (package / room).symlink_to(ROOT / room)
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / name), *arguments],
         env={**os.environ, "PYTHONPATH": str(package.parent)},
@@ -27,7 +29,8 @@ def run(name: str, tmp_path: Path, *arguments: str) -> str:
         timeout=240,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    assert not (quiet and done.stderr), done.stderr
     return done.stdout
 
 
@@ -88,3 +91,41 @@ def test_a_file_of_prompts_and_answers_is_an_environment(tmp_path: Path) -> None
     assert "'outcome': 1.0" in out
     assert "'call_accuracy': 1.0" in out
     assert out.rstrip().endswith("0.9")
+
+
+def test_the_leaderboard_ranks_agents_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    line = [
+        "leaderboard.py",
+        "--agents",
+        "random",
+        "oracle",
+        "tiny",
+        "--envs",
+        "calculator",
+        "lookup",
+        "--episodes",
+        "2",
+    ]
+    first = run(*line[:1], tmp_path, *line[1:], quiet=False)
+    page = (tmp_path / "runs/leaderboard/leaderboard.md").read_text()
+    ranks = [row.split("|")[1:3] for row in page.splitlines()[4:]]
+    assert [cell.strip() for cell in ranks[0]] == ["oracle", "1.00"]
+    assert sorted(agent.strip() for agent, _ in ranks) == ["oracle", "random", "tiny"]
+    assert "[1.00](oracle/lookup/report.html) 0.34-1.00" in page
+    assert (tmp_path / "runs/leaderboard/oracle/lookup/report.html").is_file()
+    played = {path: path.read_bytes() for path in tmp_path.rglob("episodes.jsonl")}
+    assert len(played) == 6
+    again = run(*line[:1], tmp_path, *line[1:], quiet=False)
+    assert again == first
+    assert {path: path.read_bytes() for path in tmp_path.rglob("episodes.jsonl")} == played
+
+
+def test_the_leaderboard_serves_a_model_with_llama_cpp(tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    size = ["--agents", "llamacpp", "--envs", "calculator", "--episodes", "1", "--shots", "0", "--num-envs", "1"]
+    out = run("leaderboard.py", tmp_path, *size, "--port", port, quiet=False)
+    assert "smollm2 at llama.cpp" in out
+    assert len((tmp_path / "runs/leaderboard/llamacpp/calculator/episodes.jsonl").read_text().splitlines()) == 1
