@@ -153,6 +153,23 @@ def make_envs(
     settings: Settings, env_kwargs: Mapping[str, Any], tasks: TaskList | None = None, tape: Tape | None = None
 ) -> Any:
     """The vector env for an agent that asks for `env_kwargs`.  tape: that of its tools, see `rollout.recording`."""
+    options = {"autoreset_mode": settings.autoreset_mode, **_env_keywords(settings, env_kwargs, tape)}
+    return _make_envs(settings, tasks, options)
+
+
+def make_env(settings: Settings, tasks: TaskList | None = None) -> Any:
+    """The env of text for one person."""
+    options = _env_keywords(settings, {}, None)
+    if tasks is not None:
+        from toolstep.envs import ToolUseEnv
+
+        return ToolUseEnv(tasks, **options)
+    import gymnasium as gym
+
+    return gym.make(find_env(settings.env or ""), disable_env_checker=True, **options)
+
+
+def _env_keywords(settings: Settings, env_kwargs: Mapping[str, Any], tape: Tape | None) -> dict[str, Any]:
     written = "tokenizer" in env_kwargs or "chat_template" in env_kwargs  # else the template is ours, without a date
     options = env_options(
         level=settings.level,
@@ -161,13 +178,12 @@ def make_envs(
         clock=settings.clock if written else None,
         tape=tape,
     )
-    common = {"autoreset_mode": settings.autoreset_mode, "split": settings.split, **options, **env_kwargs}
+    common = {"split": settings.split, **options, **env_kwargs}
     if settings.tool or (settings.playback is None and (settings.mcp or settings.openapi is not None)):
         from toolstep.rollout.given import given_tools
 
         common["tools"] = given_tools(settings)
-    common |= reward_options(settings.reward, settings.reward_weight, settings.reward_clip)
-    return _make_envs(settings, tasks, common)
+    return common | reward_options(settings.reward, settings.reward_weight, settings.reward_clip)
 
 
 def reward_options(reward: str | None, weights: Sequence[str] | None, clip: Sequence[float] | None) -> dict[str, Any]:

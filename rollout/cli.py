@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -18,7 +18,23 @@ from toolstep.rollout.commands import evaluate, rollout
 from toolstep.rollout.compare.command import compare
 from toolstep.rollout.exits import FAILED, INTERRUPTED, USAGE, one_line_errors
 from toolstep.rollout.learn.command import train
-from toolstep.rollout.options import AsJson, Env, Level, MaxTurns, Seed, Split, SplitName
+from toolstep.rollout.options import (
+    Answer,
+    AsJson,
+    AuthEnv,
+    BaseUrl,
+    Level,
+    MaxTurns,
+    Mcp,
+    Mode,
+    OpenApi,
+    OptionalEnv,
+    Prompt,
+    Seed,
+    Split,
+    Tasks,
+    Tool,
+)
 from toolstep.rollout.replay.command import replay
 from toolstep.rollout.serve.command import serve
 from toolstep.rollout.viewer.command import view
@@ -70,21 +86,58 @@ def envs(
 
 @app.command()
 def play(
-    env: Env,
+    env: OptionalEnv = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Which task; default: a new one each time.")] = None,
     max_turns: MaxTurns = None,
     level: Level = None,
-    split: SplitName = Split.TRAIN,
+    split: Annotated[
+        Split | None,
+        typer.Option("--split", help="Which tasks are drawn; default: train, or as `eval` draws from --tasks."),
+    ] = None,
+    tasks: Tasks = None,
+    prompt: Prompt = None,
+    answer: Answer = None,
+    tool: Tool = None,
+    mcp: Mcp = None,
+    openapi: OpenApi = None,
+    base_url: BaseUrl = None,
+    auth_env: AuthEnv = None,
 ) -> None:
-    """Play an episode yourself at the terminal; Ctrl-D ends."""
+    """Play an episode yourself at the terminal, with the tools that a model would have; Ctrl-D ends."""
     with one_line_errors():
-        import gymnasium as gym
-
-        from toolstep.rollout.build import env_options, find_env
+        from toolstep.rollout.build import Settings, make_env
+        from toolstep.rollout.given import checked
         from toolstep.rollout.terminal import play_episode
 
-        options = env_options(level=level, max_turns=max_turns)
-        made: Any = gym.make(find_env(env), split=split.value, disable_env_checker=True, **options)
+        if split is None and env is not None:
+            split = Split.TRAIN
+        settings, given = checked(
+            Settings(
+                env=env,
+                agent="person",
+                num_envs=1,
+                seed=0,
+                max_turns=max_turns,
+                max_new_tokens=0,
+                temperature=0.0,
+                top_k=0,
+                top_p=1.0,
+                level=level,
+                shots=0,
+                split=None if split is None else split.value,
+                device=None,
+                autoreset_mode=Mode.DISABLED.value,
+                tasks=tasks,
+                prompt=prompt,
+                answer=answer,
+                tool=tool,
+                mcp=mcp,
+                openapi=openapi,
+                base_url=base_url,
+                auth_env=auth_env,
+            )
+        )
+        made = make_env(settings, given)
     try:
         play_episode(made, seed)
     finally:

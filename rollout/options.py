@@ -31,7 +31,6 @@ _AGENTS = (
     "openai:MODEL (its key in OPENAI_API_KEY) or openai:MODEL@https://HOST/v1?key_env=VARIABLE for a text API, "
     "for evaluation only. Keys are taken from the environment alone."
 )
-Env = Annotated[str, typer.Argument(help="Env: toolstep/Calculator-v0, Calculator-v0 or calculator.")]
 AgentName = Annotated[str, typer.Option("--agent", help=_AGENTS)]
 OptionalEnv = Annotated[
     str | None, typer.Argument(help="Env: toolstep/Calculator-v0, Calculator-v0 or calculator; or --tasks, --prompt.")

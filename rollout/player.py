@@ -22,12 +22,12 @@ class Turns:
     """One turn for each live row.
 
     actions: the batch for `envs.step`, with the null action for all other rows.  records: by row, what a trajectory
-    keeps of the turn (None for an action that is neither ids nor text).  aborted: by row, the turns that
+    keeps of the turn (None for an action that is neither ids, nor text, nor a number).  aborted: by row, the turns that
     the agent gave up; they are not to be stepped.
     """
 
     actions: Any
-    records: Mapping[int, Completion | NDArray[Any] | str | None]
+    records: Mapping[int, Completion | NDArray[Any] | str | int | None]
     aborted: Mapping[int, Completion] = field(default_factory=dict)
 
     def sampled(self, row: int) -> int:
@@ -163,10 +163,12 @@ class PredictPlayer(Player):
             predicted = tuple(a if r in live and a is not None else self._null() for r, a in enumerate(predicted))
         return Turns(predicted, {r: self._record(predicted[r]) for r in rows}, given_up)
 
-    def _record(self, action: Any) -> NDArray[Any] | str | None:
+    def _record(self, action: Any) -> NDArray[Any] | str | int | None:
         if self._tokens:
             return np.asarray(action)
-        return str(action) if isinstance(action, str) else None
+        if isinstance(action, str):
+            return str(action)
+        return int(action) if isinstance(action, int | np.integer) else None
 
 
 def null_action(space: spaces.Space[Any]) -> Callable[[], Any] | None:

@@ -34,7 +34,7 @@ class EpisodeRecorder:
         self._prompt_length = 0
         self._rewards: list[float] = []
         self._messages: list[dict[str, Any]] = []
-        self._actions: list[str] = []
+        self._actions: list[str | int] = []
         self._calls: Counter[str] = Counter()
         self._truncated_responses = 0
         self._info: dict[str, Any] = {}
@@ -51,9 +51,9 @@ class EpisodeRecorder:
         self._ended = (terminated, not terminated)
         return True
 
-    def act(self, action: Completion | NDArray[np.integer[Any]] | str | None) -> None:
+    def act(self, action: Completion | NDArray[np.integer[Any]] | str | int | None) -> None:
         """The turn that is about to be stepped; bare ids where a script wrote them, None for another kind of action."""
-        if isinstance(action, str):
+        if isinstance(action, str | int):
             self._actions.append(action)
         elif action is None or not self._tokens:
             return

@@ -63,8 +63,8 @@ class Trajectory:
     error: what failed, where `status` says that something did.
     history_policy: what the env does where the chat template would rewrite the past (see `EnvConfig.history`).
     segment_starts: where each context begins, [0] unless the env began it anew.
-    actions: in a view of text, each turn as the agent wrote it, so that it can be played again; [] in a token view,
-        where the sampled ids are the actions, and in other spaces.
+    actions: each turn as the agent wrote it (text) or chose it (the number in a menu), so that it can be played again;
+        [] in a token view, where the sampled ids are the actions, and in other spaces.
 
     An episode in a view without token ids (text) has T == 0 and is told by its messages and rewards alone.  Every
     contradiction is refused on construction with a `TrajectoryError` that names the field.
@@ -92,7 +92,7 @@ class Trajectory:
     error: str = ""
     history_policy: str = "keep"
     segment_starts: list[int] = field(default_factory=lambda: [0])
-    actions: list[str] = field(default_factory=list)
+    actions: list[str | int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for name, dtype in _ARRAYS.items():

@@ -91,6 +91,27 @@ def test_the_operations_of_a_document_are_offered_without_code(
     assert "s3cret" not in json.dumps(document)
 
 
+def test_a_person_plays_with_the_tools_of_a_server(tasks: Path, tmp_path: Path) -> None:
+    pytest.importorskip("mcp")
+    log = tmp_path / "log"
+    given = ["--mcp", shlex.join(command(log=str(log))), "--tool", "test_cli_given:shout"]
+    typed = '/tools\n/call shout {"text": "hi"}\n/call add {"n": "5"}\n5\n'
+    shown = ok("play", "--prompt", "What is 2 + 3?", "--answer", "5", *given, text=typed)
+    assert '{"name": "shout"' in shown
+    assert "── tool shout\nHI" in shown
+    assert "── tool add\n5" in shown
+    assert "answered, score 1" in shown
+    assert running(log) == []
+    assert "── user\nSay 3." in ok("play", "--tasks", str(tasks), "--seed", "0", text="")
+
+
+def test_tasks_that_are_played_are_those_of_the_split(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"prompt": "a", "answer": "1", "split": "test"}\n{"prompt": "b", "answer": "2"}\n')
+    for chosen, prompt in (([], "a"), (["--split", "train"], "b")):
+        assert f"── user\n{prompt}\n" in ok("play", "--tasks", str(path), *chosen, text="")
+
+
 def shout(text: str) -> str:
     """Shout.
 

@@ -18,7 +18,14 @@ from toolstep.agents.scripted import OracleAgent
 from toolstep.envs import ToolUseVectorEnv
 from toolstep.envs.types import Source
 from toolstep.rollout import collect, group_specs
-from toolstep.rollout.replay import Difference, ReplayError, read_recorded, replay_episodes, replay_file
+from toolstep.rollout.replay import (
+    Difference,
+    RecordedEpisode,
+    ReplayError,
+    read_recorded,
+    replay_episodes,
+    replay_file,
+)
 from toolstep.rollout.replay.compare import message_turns
 from toolstep.rollout.storage import StorageError, read_episodes
 
@@ -310,6 +317,32 @@ def test_turn_that_an_agent_gave_up_is_given_up_again() -> None:
     assert replay_episodes(make(), episodes).equal
 
 
+def test_choices_of_a_menu_are_made_again() -> None:
+    def make(rows: int = 2, level: int = 2) -> ToolUseVectorEnv:
+        return ToolUseVectorEnv(rows, "lookup", view="menu", level=level)
+
+    episodes = collect(make(), OracleAgent(), group_specs(4, 1, 0))
+    chosen = [list(t.actions) for t in episodes]
+    assert all(type(choice) is int for turns in chosen for choice in turns)
+    assert [len(turns) for turns in chosen] == [t.turns for t in episodes]
+    for rows in (1, 3):
+        report = replay_episodes(make(rows), json_trip(episodes))
+        assert (report.equal, report.turns) == (True, sum(map(len, chosen)))
+    changed = [json.loads(json.dumps(t.to_dict())) for t in episodes]
+    changed[0]["actions"][0] = 18  # of 19
+    changed[1]["actions"][1] = 19
+    changed[2]["actions"][0] = "18"
+    changed[3]["actions"].pop()
+    told = replay_episodes(make(), [RecordedEpisode.from_dict(e, n) for n, e in enumerate(changed, 1)]).differences
+    last = len(chosen[3]) - 1
+    assert [(d.line, d.turn) for d in told] == [(1, 0), (2, 1), (3, 0), (4, last)]
+    assert [d.field for d in told[1:]] == ["actions"] * 3
+    assert told[1].found == "that the menu has the choices of Discrete(19)"
+    changed[0]["actions"] = []
+    with pytest.raises(ReplayError, match="does not have what the agent wrote or chose"):
+        replay_episodes(make(), [RecordedEpisode.from_dict(changed[0], 1)])
+
+
 def test_messages_of_worked_examples_belong_to_the_prompt() -> None:
     roles = ["system", "user", "assistant", "tool", "assistant", "user", "assistant", "tool", "tool", "assistant"]
     messages = [{"role": r} for r in roles]
@@ -390,5 +423,16 @@ def test_ids_that_are_no_whole_numbers_are_refused(token_run: Path, tmp_path: Pa
 def test_another_space_is_refused() -> None:
     import gymnasium as gym
 
-    with pytest.raises(ReplayError, match="only turns of text and of token ids"):
-        replay_episodes(gym.make_vec("CartPole-v1", num_envs=1), [])
+    with pytest.raises(ReplayError, match="only turns of text, of token ids and of a menu"):
+        replay_episodes(gym.make_vec("Pendulum-v1", num_envs=1), [])
+
+    class Left:
+        def predict(self, observation: Any, *args: Any, **kwargs: Any) -> Any:
+            return np.zeros(len(observation), np.int64), None
+
+    def make() -> Any:
+        return gym.make_vec("CartPole-v1", num_envs=1, vectorization_mode="sync")
+
+    episodes = collect(make(), Left(), group_specs(1, 1, 0))
+    with pytest.raises(ReplayError, match="has no messages"):
+        replay_episodes(make(), episodes)

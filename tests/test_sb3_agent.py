@@ -303,10 +303,16 @@ def run(*argv: str) -> int:
     return int(caught.value.code or 0)
 
 
-def test_eval_takes_a_zip(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("eval", "lookup", "--agent", f"sb3:{saved}", "--episodes", "3", "--level", "1", "--json") == 0
+def test_eval_takes_a_zip_and_its_episodes_replay(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(tmp_path / "run")
+    played = ["eval", "lookup", "--agent", f"sb3:{saved}", "--episodes", "3", "--level", "1", "--out", folder, "--json"]
+    assert run(*played) == 0
     out = json.loads(capsys.readouterr().out)
     assert out["summary"]["episodes"] == 3
+    assert run("replay", f"{folder}/episodes.jsonl") == 0
+    assert "replayed 3 episodes" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,9 @@ class RecordedEpisode:
         return len(self.data["turn_rewards"])
 
     @property
-    def actions(self) -> list[str]:
-        """Turns of a text view."""
-        found: list[str] = self.data.get("actions", [])
+    def actions(self) -> list[str | int]:
+        """Turns of a text view, or of a menu."""
+        found: list[str | int] = self.data.get("actions", [])
         return found
 
     @classmethod

@@ -17,7 +17,7 @@ from toolstep.rollout.evaluate import call_counts
 from toolstep.rollout.replay.compare import Decode, first_difference
 from toolstep.rollout.replay.difference import Difference
 from toolstep.rollout.replay.recorded import RecordedEpisode, as_recorded, read_recorded
-from toolstep.rollout.replay.script import RUN_SEED, TextScript, TokenScript
+from toolstep.rollout.replay.script import RUN_SEED, ActionScript, TokenScript
 from toolstep.rollout.types import Trajectory
 
 OnEpisode = Callable[[RecordedEpisode, Difference | None], None]
@@ -109,7 +109,8 @@ def replay_episodes(
     """Play `episodes` again in `envs`, made as theirs was, and compare each with the record.
 
     on_episode: told of each as it is finished.  report: to be filled in, for a caller who may be interrupted.
-    Raises `ReplayError` for episodes of another view, and for those of text that were written without `actions`.
+    Raises `ReplayError` for episodes of another view, and for those without token ids that were written without
+    `actions`.
     """
     done = ReplayReport() if report is None else report
     began = time.perf_counter()
@@ -134,16 +135,18 @@ def _played(
     envs: VectorEnv[Any, Any, Any], recorded: list[RecordedEpisode]
 ) -> Iterator[tuple[RecordedEpisode, Trajectory | None, Difference | None]]:
     tokens = is_token_view(envs)
-    if not tokens and not isinstance(envs.single_action_space, spaces.Text):
-        raise ReplayError(f"only turns of text and of token ids can be played again, not {envs.single_action_space}")
+    space = envs.single_action_space
+    if not tokens and not isinstance(space, spaces.Text | spaces.Discrete):
+        raise ReplayError(f"only turns of text, of token ids and of a menu can be played again, not {space}")
     playable = []
     for episode in recorded:
-        wrong = _unplayable_ids(envs, episode) if tokens else _unplayable_text(episode)
+        wrong = _unplayable_ids(envs, episode) if tokens else _unplayable_action(space, episode)
         if wrong is None:
             playable.append(episode)
         else:
             yield episode, None, wrong
-    script = TokenScript(playable) if tokens else TextScript(playable)
+    idle = int(space.start) if isinstance(space, spaces.Discrete) else None
+    script = TokenScript(playable) if tokens else ActionScript(playable, idle=idle)
     decode = _decoder(envs) if tokens else None
     for index, again in play(envs, script, [e.spec for e in playable], seed=RUN_SEED):
         yield playable[index], again, first_difference(playable[index], again, decode)
@@ -165,20 +168,25 @@ def _unplayable_ids(envs: VectorEnv[Any, Any, Any], episode: RecordedEpisode) ->
     return _told(episode, turn, "token_ids", int(episode.token_ids[at]), f"a vocabulary of {vocabulary} ids", at)
 
 
-def _unplayable_text(episode: RecordedEpisode) -> Difference | None:
-    """Turns without the text of what the agent said."""
+def _unplayable_action(space: spaces.Space[Any], episode: RecordedEpisode) -> Difference | None:
+    """Turns without the text of what the agent said, or the number of what it chose."""
     if len(episode.token_ids):
-        raise ReplayError(f"episode {episode.line} has token ids, but the env's observations are text")
+        raise ReplayError(f"episode {episode.line} has token ids, but the env's actions are {space}")
     said, turns = episode.actions, episode.turns
-    if "actions" not in episode.data:
-        raise ReplayError(
-            f"episode {episode.line} does not have what the agent wrote ('actions'): files of text episodes have it "
-            "since `toolstep replay` is there; play them again"
-        )
-    for turn, action in enumerate(said):
-        if not isinstance(action, str):
-            return _told(episode, turn, "actions", action, "that only text can be played", turn)
     silent = int(episode.data["status"] != "ok")  # the agent may have given the last turn up
+    menu = isinstance(space, spaces.Discrete)
+    if "actions" not in episode.data or (menu and not said and turns > silent):
+        raise ReplayError(
+            f"episode {episode.line} does not have what the agent wrote or chose ('actions'): files of text and menu "
+            "episodes have it since they can be replayed; play them again"
+        )
+    if menu and not episode.data["messages"]:
+        raise ReplayError(f"episode {episode.line} has no messages: nothing of what was observed could be compared")
+    for turn, action in enumerate(said):
+        if menu and not (type(action) is int and space.contains(action)):
+            return _told(episode, turn, "actions", action, f"that the menu has the choices of {space}", turn)
+        if not menu and not isinstance(action, str):
+            return _told(episode, turn, "actions", action, "that only text can be played", turn)
     if not turns - silent <= len(said) <= turns:
         return _told(episode, len(said), "actions", f"{turns} turns", f"{len(said)} actions", None)
     return None

@@ -38,8 +38,15 @@ class _Script:
         return episode, turn
 
 
-class TextScript(_Script):
-    """For views without token ids: an action a turn, and None (which gives the turn up) where there are no more."""
+class ActionScript(_Script):
+    """For views without token ids: an action a turn, and `idle` where there are no more.
+
+    idle: None, which gives the turn up; a number in a menu, where no turn can be given up.
+    """
+
+    def __init__(self, episodes: Iterable[RecordedEpisode], *, idle: int | None = None):
+        super().__init__(episodes)
+        self._idle = idle
 
     def predict(
         self,
@@ -48,15 +55,15 @@ class TextScript(_Script):
         episode_start: NDArray[np.bool_] | None = None,
         deterministic: bool = False,
     ) -> tuple[Any, Any]:
-        """The recorded action of each row; None for rows without an episode too."""
+        """The recorded action of each row; `idle` for rows without an episode too."""
         actions: list[Any] = []
         for row in range(len(observation)):
             if row not in self._rows:
-                actions.append(None)
+                actions.append(self._idle)
                 continue
             episode, turn = self.next_turn(row)
-            actions.append(episode.actions[turn] if turn < len(episode.actions) else None)
-        return tuple(actions), None
+            actions.append(episode.actions[turn] if turn < len(episode.actions) else self._idle)
+        return tuple(actions) if self._idle is None else np.array(actions), None
 
 
 class TokenScript(_Script):
