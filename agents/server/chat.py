@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from toolstep.agents.base import SamplingParams, TextTurn
 from toolstep.agents.server.address import OPENAI_KEY, OPENAI_URL, Address, openai_address
 from toolstep.agents.server.connect import make_client
-from toolstep.agents.server.dialect import part
+from toolstep.agents.server.dialect import list_in, number_in, part, shown
 from toolstep.agents.server.errors import ServerError, bad_reply
 from toolstep.agents.server.retry import Retries
 from toolstep.agents.server.seeds import turn_seed
@@ -171,17 +171,17 @@ class ChatAgent:
         if not isinstance(message, dict):
             raise bad_reply("the reply has no choices[0].message")
         if finish not in _FINISHED:
-            raise bad_reply(f"the API gave the turn up: finish_reason is {finish!r}")
+            raise bad_reply(f"the API gave the turn up: finish_reason is {shown(finish)}")
         for key in ("prompt_tokens", "completion_tokens"):
-            count = part(reply, "usage", key)
-            setattr(self, key, getattr(self, key) + (count if isinstance(count, int) else 0))
+            setattr(self, key, getattr(self, key) + (number_in(part(reply, "usage", key)) or 0))
         content, refusal = part(message, "content"), part(message, "refusal")
         if isinstance(refusal, str) and refusal:
             self.refusals += 1
             content = content or refusal
         if content is not None and not isinstance(content, str):
             raise bad_reply(f"choices[0].message.content: expected text, found {type(content).__name__}")
-        calls = [_call(call, n) for n, call in enumerate(part(message, "tool_calls") or ())]
+        called = list_in(part(message, "tool_calls") or [], "choices[0].message.tool_calls")
+        calls = [_call(call, n) for n, call in enumerate(called)]
         out: dict[str, Any] = {"role": "assistant", "content": content if content or calls else ""}
         return (out | {"tool_calls": calls} if calls else out), str(finish)
 

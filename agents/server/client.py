@@ -170,7 +170,7 @@ class Client:
                 async for chunk in response.aiter_bytes():
                     data += chunk
                     if len(data) > _MOST_BYTES:
-                        raise ServerError("bad_reply", f"{where}: the reply has more than {_MOST_BYTES} bytes")
+                        raise ServerError("too_long", f"{where}: the reply has more than {_MOST_BYTES} bytes")
         except httpx2.TimeoutException as error:
             raise ServerError("timeout", f"{where}: {type(error).__name__}", retry=True) from None
         except httpx2.ConnectError as error:
@@ -179,11 +179,9 @@ class Client:
                 f"{where}: cannot connect ({self.plain(str(error))}); is the server running?",
                 retry=True,
             ) from None
-        except httpx2.TransportError as error:
+        except httpx2.HTTPError as error:  # a broken connection, or a content encoding that is none
             what = self.plain(str(error)) or type(error).__name__
             raise ServerError("cut_reply", f"{where}: the reply was cut ({what})", retry=True) from None
-        except httpx2.HTTPError as error:
-            raise ServerError("bad_reply", f"{where}: {type(error).__name__}") from None
         if response.status_code != httpx2.codes.OK:
             raise self._refused(where, response, bytes(data))
         try:

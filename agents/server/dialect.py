@@ -17,6 +17,7 @@ Send = Callable[..., Awaitable[Any]]  # `Client.send`
 
 # Whose log-probabilities a server tells: the plain model's; after temperature; after truncation as well.
 LogprobsMode = Literal["raw", "tempered", "processed"]
+_DIGITS = 10  # of a number below 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,28 +133,54 @@ def part(reply: Any, *path: str | int) -> Any:
 def ids_in(value: Any, what: str) -> list[int]:
     """`value` as token ids.  Raises ServerError."""
     if not isinstance(value, list) or not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in value):
-        raise bad_reply(f"{what}: expected a list of token ids, found {_shown(value)}")
+        raise bad_reply(f"{what}: expected a list of token ids, found {shown(value)}")
     if any(i >= 2**31 for i in value):
         raise bad_reply(f"{what}: an id of {max(value)} is no token id")
     return value
 
 
-def logprobs_in(values: Sequence[Any], what: str) -> list[float]:
-    """Values as log-probabilities.  Raises ServerError."""
+def list_in(value: Any, what: str) -> list[Any]:
+    """`value` as a list.  Raises ServerError."""
+    if not isinstance(value, list):
+        raise bad_reply(f"{what}: expected a list, found {shown(value)}")
+    return value
+
+
+def logprobs_in(values: Any, what: str) -> list[float]:
+    """`values` as log-probabilities.  Raises ServerError."""
     out = []
-    for i, value in enumerate(values):
+    for i, value in enumerate(list_in(values, what)):
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not math.isfinite(value) or value > 1e-3:
-            raise bad_reply(f"{what}[{i}]: expected a log-probability, found {_shown(value)}")
+            raise bad_reply(f"{what}[{i}]: expected a log-probability, found {shown(value)}")
         out.append(min(0.0, float(value)))
     return out
 
 
 def number_in(value: Any) -> int | None:
-    """A version that a server tells, where it is a number; text such as "default" says nothing."""
-    if isinstance(value, str) and value.isdecimal():
+    """A count or a version that a server tells; text such as "default" says nothing."""
+    if isinstance(value, str) and value.isdecimal() and len(value) <= _DIGITS:
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None
+
+
+def length_in(value: Any) -> int | None:
+    """The longest context that a server tells of."""
+    return number_in(value) or None
+
+
+def cached_in(value: Any, ask: Ask) -> int:
+    """How many ids of the context a server says that it had computed before."""
+    return min(number_in(value) or 0, len(ask.context))
+
+
+def ended(finish: Any, ends: Mapping[str, bool], what: str, said: Any = None) -> bool:
+    """Whether the server stopped by itself, where `finish` is in `ends`.  Raises ServerError where it is not."""
+    stopped = ends.get(finish) if isinstance(finish, str) else None
+    if stopped is None:
+        words = f" ({shown(said)})" if said else ""
+        raise bad_reply(f"the server gave the turn up: {what} is {shown(finish)}{words}")
+    return stopped
 
 
 def truncation(sampling: SamplingParams) -> dict[str, float]:
@@ -172,6 +199,7 @@ def top_k(sampling: SamplingParams, off: int) -> int:
     return int(sampling.top_k) if sampling.top_k and sampling.temperature else off
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """What a server sent, short enough for a message."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

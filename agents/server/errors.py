@@ -6,7 +6,8 @@ from __future__ import annotations
 class ServerError(Exception):
     """A request that was not answered as it should have been.
 
-    kind: one word for the count at the end: "unreachable", "timeout", "cut_reply", "bad_reply", or the HTTP status.
+    kind: one word for the count at the end: "unreachable", "timeout", "cut_reply", "too_long" or "bad_reply", or the
+    HTTP status.
     retry: whether the same request may be answered another time.  retry_after: seconds that the server asked for.
     """
 

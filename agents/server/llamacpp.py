@@ -25,9 +25,15 @@ from toolstep.agents.server.dialect import (
     Request,
     Send,
     Served,
+    cached_in,
+    ended,
     ids_in,
+    length_in,
+    list_in,
     logprobs_in,
+    number_in,
     part,
+    shown,
 )
 from toolstep.agents.server.errors import bad_reply
 
@@ -48,13 +54,12 @@ class LlamaCpp(Dialect):
     def look(cls, get: Get, card: JSON) -> Served:
         props = get("/props")
         length = part(props, "default_generation_settings", "n_ctx") or part(card, "meta", "n_ctx")
-        slots = part(props, "total_slots")
         path = part(props, "model_path")
         return Served(
             str(card["id"]),
-            length if isinstance(length, int) else None,
+            length_in(length),
             str(path) if path else None,
-            slots if isinstance(slots, int) else 1,
+            number_in(part(props, "total_slots")) or 1,
         )
 
     def request(self, ask: Ask) -> Request:
@@ -94,17 +99,14 @@ class LlamaCpp(Dialect):
     def read(self, ask: Ask, reply: Any) -> Reply:
         """Log-probs that the server leaves out are NaN."""
         ids = ids_in(part(reply, "tokens"), f"tokens ({self.needs})")
-        finish = part(reply, "stop_type")
-        if finish not in _ENDS:
-            raise bad_reply(f"the server gave the turn up: stop_type is {finish!r}")
-        probs = part(reply, "completion_probabilities") or []  # it is not there where it would be empty
+        stopped = ended(part(reply, "stop_type"), _ENDS, "stop_type")
+        # It is not there where it would be empty.
+        probs = list_in(part(reply, "completion_probabilities") or [], "completion_probabilities")
         logprobs = self._told(ask, ids, probs) if ask.logprobs else None
-        stopped = _ENDS[finish]
         if len(ids) > ask.limit:  # it finishes a character whose bytes are several tokens
             ids, stopped = ids[: ask.limit], False
             logprobs = None if logprobs is None else logprobs[: ask.limit]
-        cached = part(reply, "timings", "cache_n")
-        return Reply(ids, logprobs, stopped, cached if isinstance(cached, int) else 0)
+        return Reply(ids, logprobs, stopped, cached_in(part(reply, "timings", "cache_n"), ask))
 
     def _told(self, ask: Ask, ids: list[int], probs: Any) -> list[float]:
         """A log-prob for each id.  llama.cpp tells none of ids that end inside of a character."""
@@ -119,7 +121,7 @@ class LlamaCpp(Dialect):
             else:
                 out.append(math.nan)
         if token is not None:
-            raise bad_reply(f"completion_probabilities holds {token}, which is not among the tokens in that place")
+            raise bad_reply(f"completion_probabilities holds {shown(token)}, which is no token in that place")
         return out
 
     async def _untold(self, ask: Ask, ids: list[int], send: Send) -> float:
@@ -130,12 +132,13 @@ class LlamaCpp(Dialect):
         first = replace(ask, context=[*ask.context, *ids[:-1]], limit=1)
         body = {**self.request(first).body, "n_probs": _ALL, "post_sampling_probs": False}
         body |= {"temperature": 0.0, "samplers": ["temperature"], "logit_bias": [[i, 1e4] for i in ask.stop_ids]}
-        best = part(await send("/completion", body, seed=ask.seed), "completion_probabilities", 0, "top_logprobs") or []
-        among = {part(t, "id"): part(t, "logprob") for t in best}
+        reply = await send("/completion", body, seed=ask.seed)
+        best = list_in(part(reply, "completion_probabilities", 0, "top_logprobs") or [], "top_logprobs")
+        told = ids_in([part(t, "id") for t in best], "top_logprobs")
+        among = dict(zip(told, logprobs_in([part(t, "logprob") for t in best], "top_logprobs"), strict=True))
         if ids[-1] not in among:
             raise bad_reply(f"completion_probabilities leaves the id {ids[-1]} out: {self.needs}")
-        ranked = sorted(logprobs_in(list(among.values()), "top_logprobs"), reverse=True)
-        return sampled_from(ranked, min(0.0, among[ids[-1]]), ask.sampling)
+        return sampled_from(sorted(among.values(), reverse=True), among[ids[-1]], ask.sampling)
 
     def tokenize(self, text: str) -> Request:
         return Request("/tokenize", {"content": text, "add_special": True, "parse_special": True})

@@ -16,7 +16,11 @@ from toolstep.agents.server.dialect import (
     Reply,
     Request,
     Served,
+    cached_in,
+    ended,
     ids_in,
+    length_in,
+    list_in,
     logprobs_in,
     number_in,
     part,
@@ -37,7 +41,6 @@ class SGLang(Dialect):
 
     @classmethod
     def look(cls, get: Get, card: JSON) -> Served:
-        length = card.get("max_model_len")
         info: Any = None
         for path in ("/model_info", "/get_model_info"):  # the second until 2025
             try:
@@ -47,7 +50,7 @@ class SGLang(Dialect):
                 if error.kind != "404":
                     raise
         tokenizer = part(info, "tokenizer_path") or part(info, "model_path") or card.get("root")
-        return Served(str(card["id"]), length if isinstance(length, int) else None, tokenizer and str(tokenizer))
+        return Served(str(card["id"]), length_in(card.get("max_model_len")), tokenizer and str(tokenizer))
 
     def request(self, ask: Ask) -> Request:
         sampling: dict[str, Any] = {
@@ -77,14 +80,13 @@ class SGLang(Dialect):
         if isinstance(reply, list) and len(reply) == 1:
             reply = reply[0]
         info = part(reply, "meta_info")
-        finish = part(info, "finish_reason", "type")
-        if finish not in _ENDS:
-            said = part(info, "finish_reason", "message")
-            raise bad_reply(f"the server gave the turn up: finish_reason is {finish!r}{f' ({said})' if said else ''}")
+        said = part(info, "finish_reason", "message")
+        stopped = ended(part(info, "finish_reason", "type"), _ENDS, "finish_reason", said)
         pairs = part(info, "output_token_logprobs")
         ids = None if part(reply, "output_ids") is None else ids_in(reply["output_ids"], "output_ids")
         logprobs = None
         if pairs is not None:
+            pairs = list_in(pairs, "meta_info.output_token_logprobs")
             if not all(isinstance(pair, list) and len(pair) >= 2 for pair in pairs):
                 raise bad_reply("meta_info.output_token_logprobs: expected [log-prob, id, ...] for each id")
             told = ids_in([pair[1] for pair in pairs], "meta_info.output_token_logprobs")
@@ -94,9 +96,8 @@ class SGLang(Dialect):
             logprobs = logprobs_in([pair[0] for pair in pairs], "meta_info.output_token_logprobs")
         if ids is None:
             raise bad_reply(f"the reply has neither output_ids nor meta_info.output_token_logprobs: {self.needs}")
-        cached = part(info, "cached_tokens")
         weights = number_in(part(info, "weight_version"))
-        return Reply(ids, logprobs, _ENDS[finish], cached if isinstance(cached, int) else 0, weights)
+        return Reply(ids, logprobs, stopped, cached_in(part(info, "cached_tokens"), ask), weights)
 
     def tokenize(self, text: str) -> Request:
         return Request("/tokenize", {"prompt": text, "model": self.served.model, "add_special_tokens": True})

@@ -16,9 +16,14 @@ from toolstep.agents.server.dialect import (
     Reply,
     Request,
     Served,
+    cached_in,
+    ended,
     ids_in,
+    length_in,
     logprobs_in,
+    number_in,
     part,
+    shown,
     top_k,
     truncation,
 )
@@ -42,8 +47,7 @@ class VLLM(Dialect):
     @classmethod
     def look(cls, get: Get, card: JSON) -> Served:
         root = card.get("root") or card.get("id")
-        length = card.get("max_model_len")
-        return Served(str(card["id"]), length if isinstance(length, int) else None, str(root) if root else None)
+        return Served(str(card["id"]), length_in(card.get("max_model_len")), str(root) if root else None)
 
     def request(self, ask: Ask) -> Request:
         body: dict[str, Any] = {
@@ -82,15 +86,13 @@ class VLLM(Dialect):
         else:
             raise bad_reply(f"the reply has no token_ids: {self.needs}")
         prompt = part(choice, "prompt_token_ids")
-        if prompt is not None and list(prompt) != list(ask.context):
+        if prompt is not None and prompt != list(ask.context):
             raise bad_reply("prompt_token_ids of the reply are not the ids that were sent: is the prompt truncated?")
         values = part(choice, "logprobs", "token_logprobs")
         logprobs = None if values is None else logprobs_in(values, "choices[0].logprobs.token_logprobs")
-        finish = part(choice, "finish_reason")
-        if finish not in _ENDS:
-            raise bad_reply(f"the server gave the turn up: finish_reason is {finish!r}")
+        stopped = ended(part(choice, "finish_reason"), _ENDS, "finish_reason")
         cached = part(reply, "usage", "prompt_tokens_details", "cached_tokens")
-        return Reply(ids, logprobs, _ENDS[finish], cached if isinstance(cached, int) else 0)
+        return Reply(ids, logprobs, stopped, cached_in(cached, ask))
 
     def tokenize(self, text: str) -> Request:
         """By a completion of the text; vLLM's own /tokenize is no part of the protocol that others share."""
@@ -103,6 +105,7 @@ class VLLM(Dialect):
 
 def _id(token: str) -> int:
     text = token.removeprefix(_AS_ID)
-    if not text.isdecimal():
-        raise bad_reply(f"choices[0].logprobs.tokens: expected token_id:NUMBER, found {token[:40]!r}")
-    return int(text)
+    number = number_in(text)
+    if number is None:
+        raise bad_reply(f"choices[0].logprobs.tokens: expected token_id:NUMBER, found {shown(token)}")
+    return number
