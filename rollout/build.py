@@ -86,7 +86,7 @@ def find_env(name: str) -> str:
     """
     import gymnasium as gym
 
-    from toolstep.envs.tasks.families import family_of
+    from toolstep.envs.tasks.families import by_family
 
     known = env_ids()
     module, colon, rest = name.rpartition(":")
@@ -101,9 +101,7 @@ def find_env(name: str) -> str:
     found = {_short(i): i for i in known}.get(_short(name))
     if found is not None:
         return found
-    members = {i: family_of(i) for i in known}
-    listed = dict.fromkeys(i if (member := members[i]) is None else member[0].pattern for i in known)
-    raise UnknownEnv(f"unknown env {name!r}{_nearest(name, known)} Known envs: {', '.join(listed)}")
+    raise UnknownEnv(f"unknown env {name!r}{_nearest(name, known)} Known envs: {', '.join(by_family(known))}")
 
 
 def task_set(env_id: str) -> TaskSet:

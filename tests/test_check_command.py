@@ -83,6 +83,7 @@ def test_tasks_that_differ_between_processes_are_found() -> None:
 @pytest.mark.parametrize(
     ("target", "says"),
     [
+        ("toolstep/Nothing-v0", "toolstep/Assistant-v0, toolstep/BFCL-*-v0, toolstep/Calculator-v0"),
         ("no_such_module:x", "there is no module 'no_such_module'"),
         ("nowhere.py:x", "there is no file 'nowhere.py'"),
         ("nowhere.jsonl", "there is no file 'nowhere.jsonl'"),

@@ -58,6 +58,8 @@ from toolstep.envs.tasks.answers import (
         ("1e5000", []),
         ("5/0", []),
         ("call00001", []),
+        ("12٣", []),
+        ("1.٣", []),
         ("no number", []),
         ("", []),
     ],
@@ -95,11 +97,11 @@ def test_no_text_raises(text: str) -> None:
 @pytest.mark.parametrize("piece", ["1", "1,", "1.", "1/", "1 ", "1:", "a1", "-", "1e", "_", "1%", r"\frac{1}{", "٣"])
 def test_reading_is_linear(piece: str) -> None:
     text = piece * (100_000 // len(piece))
-    start = time.perf_counter()
+    start = time.process_time()  # a busy machine makes no regular expression quadratic
     numbers(text)
     split_times(text)
     states(text, "12")
-    assert time.perf_counter() - start < 3.0
+    assert time.process_time() - start < 3.0
 
 
 def test_percent_is_read_both_ways() -> None:
@@ -108,6 +110,8 @@ def test_percent_is_read_both_ways() -> None:
     assert is_exactly(number, Fraction(50))
     assert is_exactly(number, Fraction(1, 2))
     assert not is_exactly(number, Fraction(5))
+    assert is_near(number, Fraction(501, 1000), rel=Fraction(1, 100))
+    assert is_near(number, Fraction(501, 10), rel=Fraction(1, 100))
 
 
 @pytest.mark.parametrize(
@@ -118,6 +122,7 @@ def test_percent_is_read_both_ways() -> None:
         ("12.7500", "51/4", True),
         ("12.751", "51/4", False),
         ("12.8", "51/4", False),
+        ("0.1235", "0.12345", False),  # which has an end: nothing was to be rounded
         ("17/3", "17/3", True),
         ("5 2/3", "17/3", True),
         ("5.6667", "17/3", True),
@@ -139,6 +144,11 @@ def test_nearness_is_relative_or_absolute() -> None:
     assert is_near(number, Fraction(100), rel=Fraction(1, 1000))
     assert not is_near(number, Fraction(100), rel=Fraction(1, 10_000))
     assert is_near(number, Fraction(100), rel=Fraction(0), abs_=Fraction(5, 100))
+    below = last_number("-100.04")
+    assert below is not None
+    assert is_near(below, Fraction(-100), rel=Fraction(1, 1000))
+    assert not is_near(below, Fraction(100), rel=Fraction(1))
+    assert not is_near(number, Fraction(99), rel=Fraction(1, 100), abs_=Fraction(1, 10))  # not their sum
 
 
 @pytest.mark.parametrize(
@@ -196,6 +206,7 @@ def test_phrases_are_whole_words(text: str, phrase: str, count: int) -> None:
         ("1532", "5", False),
         ("0.1", 0.1, True),
         ("0.2", 0.1, False),
+        ("0.100000001", 0.1, False),
         ("x", float("nan"), False),
         ("1", float("inf"), False),
         ("yes", True, False),

@@ -15,6 +15,7 @@ import gymnasium as gym
 import pytest
 
 from toolstep.envs import ToolUseEnv, ToolUseVectorEnv
+from toolstep.envs.checker import check_env, check_task
 from toolstep.envs.rewards import Rubric
 from toolstep.envs.tasks import TaskError, example_messages, load_tasks
 from toolstep.envs.tasks.bfcl import INSTALL, MULTI_TURN, SINGLE_TURN, BFCLMissing, MultiTurnTasks, data, turns_passed
@@ -491,3 +492,19 @@ def test_the_command_line_plays_each_task_once_and_names_the_package(monkeypatch
     missing = run("eval", "bfcl-live_parallel", "--agent", "oracle")
     assert missing.exit_code == 2
     assert INSTALL in missing.output
+
+
+# ------------------------------------------------------------------------------------------------------------ a checker
+@pytest.mark.parametrize("category", ["multi_turn_base", "simple_python", "live_relevance"])
+def test_the_checker_of_users_envs_finds_nothing(category: str) -> None:
+    name = f"toolstep/BFCL-{category}-v0"
+    report = check_task(name, seeds=4, episodes=1, timeout=60.0, quiet=True)
+    assert report.codes == [], str(report)
+    assert [f.code for f in report.notes] == ["no-train-split"]
+    report = check_env(name, episodes=1, resets=5, quiet=True)
+    assert report.findings == [], str(report)
+
+
+def test_where_no_call_is_right_the_checker_says_that_any_text_wins() -> None:
+    report = check_task("toolstep/BFCL-irrelevance-v0", seeds=4, episodes=1, timeout=60.0, quiet=True)
+    assert report.codes == ["wrong-answer-scores"]

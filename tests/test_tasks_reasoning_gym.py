@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
+from toolstep.envs.checker import check_env, check_task
 from toolstep.envs.tasks import TaskError, example_messages, load_tasks, reasoning_gym
 from toolstep.envs.tasks.families import FAMILIES
 from toolstep.envs.tasks.reasoning_gym import ReasoningGymMissing, ReasoningGymTasks, final_answer
@@ -213,3 +214,12 @@ def test_a_missing_package_is_told_with_what_to_install(monkeypatch: pytest.Monk
     monkeypatch.setattr(reasoning_gym.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ReasoningGymMissing, match=r"pip install 'toolstep\[reasoning-gym\]'"):
         gym.make("toolstep/ReasoningGym-gcd-v0")
+
+
+@pytest.mark.parametrize("kind", ["chain_sum", "letter_counting"])
+def test_the_checker_of_users_envs_finds_nothing(kind: str) -> None:
+    name = f"toolstep/ReasoningGym-{kind}-v0"
+    report = check_task(name, seeds=4, episodes=1, timeout=60.0, quiet=True)
+    assert report.findings == [], str(report)
+    report = check_env(name, episodes=1, resets=5, quiet=True)
+    assert report.findings == [], str(report)

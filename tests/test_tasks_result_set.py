@@ -58,6 +58,11 @@ PAIRS: Rows = [("Ada Novak", 3499), ("Bo Weber", 2148)]
         ("Ada Novak | 3499 | 1\nBo Weber | 2148 | 2", PAIRS, True, False),
         ("3499\n2148", PAIRS, True, False),
         ("Ada Novak | lots\nBo Weber | 2148", PAIRS, True, False),
+        ("| | 1 |\n| b | |", [(None, 1), ("b", None)], True, True),
+        ("| | 1\nb |", [(None, 1), ("b", None)], True, True),
+        ("NULL | 1\nb | None", [(None, 1), ("b", None)], True, True),
+        ("a | 1\nb | NULL", [(None, 1), ("b", None)], True, False),
+        ("null\n2", [(None,), (2,)], True, True),
     ],
 )
 def test_rows_are_read_as_people_write_them_and_nothing_else_is_right(
@@ -67,6 +72,7 @@ def test_rows_are_read_as_people_write_them_and_nothing_else_is_right(
 
 
 cells = st.one_of(
+    st.none(),
     st.integers(-(10**6), 10**6),
     st.text(alphabet="abcdefgh xyz", min_size=1, max_size=12).map(lambda t: "k" + t.strip()),
 )

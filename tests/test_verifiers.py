@@ -30,10 +30,14 @@ CASES: list[tuple[str, str, Any, bool]] = [
     ("exact", "paris", "Paris", False),
     ("exact", "Paris.", "Paris", False),
     ("exact", "b", ["a", "b"], True),
+    ("exact", "Paris", " Paris ", True),
     ("exact", "5", 5, True),
     ("exact", "so <answer>Paris</answer>.", "Paris", True),
     ("text", ' "PARIS". ', "Paris", True),
     ("text", "the city of light", ["Paris", "The  City of Light"], True),
+    ("text", "Ｐａｒｉｓ", "Paris", True),
+    ("text", "straße", "STRASSE", True),
+    ("text", "Pаris", "Paris", False),  # a Cyrillic letter
     ("text", "Paris, France", "Paris", False),
     ("text", "", "x", False),
     ("stated", "The capital is Paris.", "Paris", True),
@@ -46,13 +50,23 @@ CASES: list[tuple[str, str, Any, bool]] = [
     ("numeric", "0.6667", "2/3", True),
     ("numeric", "0.67", "2/3", False),
     ("numeric", "so #### 12", "reasoning\n#### 12", True),
+    ("numeric", "3", "3 of them\n#### 12", False),
+    ("numeric", "0.5", "50%", True),
+    ("numeric", "0.5", {"value": "50%", "rel": 0.001}, True),
     ("numeric", "none", "5", False),
+    ("numeric", "12 or 13", 12, False),
+    ("numeric", "12 or 13", 13, True),  # what is said last is the answer: "no, 13"
+    ("numeric", "１２", 12, True),  # full-width digits
+    ("numeric", "12٣", 12, False),  # a number is never a part of a longer one
+    ("numeric", "1.٣", 1, False),
     ("numeric", "5 or 6", 5, False),
     ("numeric", "0.30000000000000004", 0.3, True),
-    ("numeric", "0.3001", 0.3, False),
+    ("numeric", "0.300000001", 0.3, False),
     ("numeric", "3.1", {"value": 3.14, "abs": 0.05}, True),
     ("numeric", "3.0", {"value": 3.14, "abs": 0.05}, False),
     ("numeric", "314", {"value": "310", "rel": 0.02}, True),
+    ("numeric", "320", {"value": "310", "rel": 0.02}, False),
+    ("numeric", "-102", {"value": -100, "rel": 0.03}, True),
     ("numeric", "7", [6, 7], True),
     ("numeric", "nan", 5, False),
     ("numeric", "inf", 5, False),
@@ -65,6 +79,8 @@ CASES: list[tuple[str, str, Any, bool]] = [
     ("set", "- A\n- b\n- B", ["a", "b"], True),
     ("set", '["a", "b"]', ["a", "b"], True),
     ("set", "a, b and c", ["c", "b", "a"], True),
+    ("set", "a, b", ["a", "b", "A"], True),
+    ("set", "2, 2.0, 3", [2, 3], True),
     ("set", "a, b, c", ["a", "b"], False),
     ("set", "a", ["a", "b"], False),
     ("set", "Rome, Paris", ["Paris"], False),
@@ -81,12 +97,38 @@ CASES: list[tuple[str, str, Any, bool]] = [
     ("sql_result", "12.34", [[12.3399]], True),
     ("sql_result", "10001", [[10000]], False),
     ("sql_result", "none", [], True),
+    ("sql_result", "Ann | NULL\nBen | 5", [["Ann", None], ["Ben", 5]], True),
+    ("sql_result", "Ann |\nBen | 5", [["Ann", None], ["Ben", 5]], True),
+    ("sql_result", '[["Ann", null], ["Ben", 5]]', [["Ann", None], ["Ben", 5]], True),
+    ("sql_result", "Ann | 0\nBen | 5", [["Ann", None], ["Ben", 5]], False),
+    ("sql_result", "The mean is NULL.", [[None]], True),
+    ("sql_result", "0", [[None]], False),
 ]
 
 
 @pytest.mark.parametrize(("name", "answer", "expected", "right"), CASES)
 def test_answers(name: str, answer: str, expected: Any, right: bool) -> None:
     assert make_reward(name)(episode(answer, expected)) == float(right)
+
+
+@pytest.mark.parametrize(
+    ("spec", "answer", "expected", "right"),
+    [
+        ({"name": "numeric", "rel": 0.1}, "109", 100, True),
+        ({"name": "numeric", "rel": 0.1}, "109", {"value": 100, "abs": 1}, True),
+        ({"name": "numeric", "rel": 0.1}, "109", {"value": 100, "rel": 0.01}, False),
+        ({"name": "numeric", "abs": 5}, "104", {"value": 100, "rel": 0.001}, True),
+        ({"name": "numeric", "abs": 5}, "104", {"value": 100, "abs": 1}, False),
+        ({"name": "numeric", "rel": 0.02, "abs": 2}, "103", 100, False),  # the wider of the two, not their sum
+        ({"name": "sql_result", "ordered": True}, "Ben\nAnn", [["Ann"], ["Ben"]], False),
+        ({"name": "sql_result", "ordered": True}, "Ann\nBen", [["Ann"], ["Ben"]], True),
+        ({"name": "sql_result", "ordered": True}, "Ann\nBen\nCy", [["Ann"], ["Ben"]], False),
+        ({"name": "sql_result", "ordered": True}, "Ben\nAnn", {"rows": [["Ann"], ["Ben"]]}, False),
+        ({"name": "sql_result", "ordered": True}, "Ben\nAnn", {"rows": [["Ann"], ["Ben"]], "ordered": False}, True),
+    ],
+)
+def test_options_hold_where_a_task_says_nothing_else(spec: Any, answer: str, expected: Any, right: bool) -> None:
+    assert make_reward(spec)(episode(answer, expected)) == float(right)
 
 
 @pytest.mark.parametrize("name", ["exact", "text", "stated", "numeric", "set", "sql_result"])
@@ -107,6 +149,8 @@ def test_what_is_written_as_right_is_right(name: str) -> None:
         ("numeric", [1, math.inf], "expected a finite number"),
         ("numeric", {"value": 1, "rel": -1}, "'rel' must be a finite number >= 0"),
         ("numeric", {"value": 1, "tolerance": 1}, r"found \['tolerance'\]"),
+        ("stated", math.nan, "expected a finite number"),
+        ("stated", ["a", math.inf], "expected a finite number"),
         ("exact", None, "expected a text"),
         ("text", {"a": 1}, "expected a text"),
         ("set", "a, b", "expected a list of texts and numbers"),
@@ -161,6 +205,7 @@ def test_long_hostile_answers_cost_a_bounded_time(text: str) -> None:
 
 def test_the_last_answer_tag_is_what_counts() -> None:
     assert final_answer("<answer>1</answer> no, <answer>2</answer> done") == "2"
+    assert final_answer("<answer>1</answer> or <answer>2") == "1"
     assert final_answer("<answer>1") == "<answer>1"
     assert final_answer("1</answer>") == "1</answer>"
 
@@ -195,6 +240,7 @@ def test_rewards_are_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         ("{", "is no JSON"),
         ({"rel": 1}, "a reward is named like"),
         ({"name": "numeric", "rel": math.inf}, "'rel' must be a finite number"),
+        ({"name": "numeric", "rel": True}, "'rel' must be a finite number"),
         ({"name": "regex", "timeout": 0}, "timeout must be a finite number of seconds > 0"),
         ("math:pi", "'math:pi' is no function"),
         ("math:nothing", "cannot import the reward 'math:nothing'"),
@@ -221,6 +267,8 @@ def test_a_pattern_that_hostile_text_could_hang_is_stopped() -> None:
         assert regex(episode("still works", pattern)) == 1.0
         assert regex(episode("It is Paris", r"\bparis\b")) == 0.0
         assert regex(episode("It is Paris", r"(?i)\bparis\b")) == 1.0
+        assert regex(episode("It is\nParis", r"^Paris|is.Paris|Is$")) == 0.0  # flags are those of the pattern
+        assert regex(episode("It is\nParis", r"(?m)^Paris")) == 1.0
         again = pickle.loads(pickle.dumps(regex))
         assert repr(again) == "Regex(timeout=0.5)"
     finally:

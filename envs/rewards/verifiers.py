@@ -67,6 +67,11 @@ class Stated(Verifier):
 
     name = "stated"
 
+    def check(self, expected: Any) -> None:
+        for one in alternatives(expected):
+            if isinstance(one, float) and not math.isfinite(one):
+                raise ValueError(f"expected a finite number, or text, found {one!r}")
+
     def verify(self, answer: str, expected: Any) -> bool:
         return any(states(answer, one) for one in alternatives(expected))
 
@@ -139,7 +144,7 @@ class Numeric(Verifier):
             absolute = _tolerance("abs", expected["abs"]) if "abs" in expected else absolute
             expected = expected.get("value")
         found = numbers(str(expected)) if isinstance(expected, int | float | str) else []
-        if not found or isinstance(expected, bool):
+        if not found:
             raise ValueError(f"expected a finite number, or text that ends in one, found {expected!r:.80}")
         if isinstance(expected, float) and not rel and not absolute:
             rel = Fraction(1, 10**9)

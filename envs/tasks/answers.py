@@ -19,7 +19,7 @@ _NUMBER = re.compile(
     rf"(?:(?P<whole>[0-9]++)[ ](?=[0-9]++/))?(?P<number>{_INTEGER}(?:\.[0-9]++)?|\.[0-9]++)"
     r"(?:[eE](?P<exponent>[-+]?[0-9]{1,3}+)(?![0-9]))?"
     r"(?:[ ]?/[ ]?(?P<denominator>[0-9]++)(?![.,]?[0-9]))?"
-    r"(?!\w*[0-9])(?!\.[0-9])"  # 0x1F, 1e5000 and 1.2.3 are no numbers
+    r"(?!\w*\d)(?!\.\d)"  # 0x1F, 1e5000 and 1.2.3 are no numbers, nor are ASCII digits before others
     r"(?P<percent>[ ]?(?:%|\\%))?"
 )
 _LONGEST = 1_000  # characters of one number; Python itself refuses to read more than 4,300 digits

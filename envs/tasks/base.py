@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
+from toolstep.envs.tasks.families import by_family
 from toolstep.envs.types import EpisodeRecord, Message, Task, Turn
 
 if TYPE_CHECKING:
@@ -127,9 +128,9 @@ def check_split(split: str) -> Split:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of an error message: the nearest of `known` names, and all of them."""
+    """The end of an error message: the nearest of `known` names, and all of them, a family's as one."""
     names = sorted(known)
     folded = {n.casefold(): n for n in names}
     close = difflib.get_close_matches(str(name).casefold(), list(folded), n=1, cutoff=0.5)
     hint = f"did you mean {folded[close[0]]!r}? " if close else ""
-    return f"{hint}Known: {', '.join(names) if names else 'none'}"
+    return f"{hint}Known: {', '.join(by_family(names)) if names else 'none'}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,3 +100,9 @@ FAMILIES = (
 def family_of(name: str) -> tuple[Family, str] | None:
     """The family of a full name, and the member; None for the name of a set on its own."""
     return next(((f, m) for f in FAMILIES for m in f.members if f.id(m) == name), None)
+
+
+def by_family(names: Iterable[str]) -> list[str]:
+    """The names in their order, those of a family as its one pattern: for a list that people read."""
+    members = {name: family_of(name) for name in names}
+    return list(dict.fromkeys(name if found is None else found[0].pattern for name, found in members.items()))

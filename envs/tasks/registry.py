@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from toolstep.envs.tasks.base import TaskError, TaskSet, nearest
-from toolstep.envs.tasks.families import FAMILIES, family_of
+from toolstep.envs.tasks.families import FAMILIES, by_family, family_of
 from toolstep.envs.tasks.jsonl import SUFFIX, JsonlTasks
 from toolstep.envs.tasks.lists import FunctionTasks, TaskList
 
@@ -82,7 +82,7 @@ def load_tasks(spec: object, **options: Any) -> TaskSet:
     if callable(spec):
         return _construct(FunctionTasks, (spec,), options, "a task function")
     raise TaskError(
-        f"cannot make a task set of {spec!r:.80}: give a name ({', '.join(_listed())}), a TaskSet, "
+        f"cannot make a task set of {spec!r:.80}: give a name ({', '.join(by_family(task_names()))}), a TaskSet, "
         f"a list of {{'prompt', 'answer'}} or a function from a seed to a Task"
     )
 
@@ -97,7 +97,7 @@ def task_factory(name: str) -> Callable[..., TaskSet]:
     names = task_names()
     known = name if name in names else next((n for n in names if _short(n) == _short(name)), None)
     if known is None:
-        raise TaskError(f"unknown task set {name!r}; {_nearest(name)}")
+        raise TaskError(f"unknown task set {name!r}; {nearest(name, task_names())}")
     member = family_of(known)
     found = _REGISTRY[known] if member is None else member[0].factory
     if not isinstance(found, str):
@@ -105,17 +105,6 @@ def task_factory(name: str) -> Callable[..., TaskSet]:
     module, _, attribute = found.partition(":")
     factory: Callable[..., TaskSet] = getattr(importlib.import_module(module), attribute)
     return factory if member is None else functools.partial(factory, member[1])
-
-
-def _listed() -> list[str]:
-    """All names, each family's in one."""
-    return [*_REGISTRY, *(family.pattern for family in FAMILIES)]
-
-
-def _nearest(name: str) -> str:
-    """The end of an error message: the nearest name of all, and the list."""
-    hint, _, _ = nearest(name, task_names()).rpartition("Known: ")
-    return f"{hint}Known: {', '.join(sorted(_listed()))}"
 
 
 def _construct(

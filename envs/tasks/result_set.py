@@ -17,6 +17,7 @@ MAX_ANSWER = 20_000  # characters that are looked at
 _NEAR = Fraction(1, 10**4)  # relative, of floats
 _BULLET = re.compile(r"^\s*(?:[-*•]\s+|\d{1,3}[.)]\s+)")
 _RULE = re.compile(r"^[\s|:+=-]+$")
+_NULL = ("null", "none")
 _FENCE = re.compile(r"^\s*```")
 
 
@@ -32,7 +33,7 @@ def same_result(text: str, expected: Rows, *, ordered: bool) -> bool:
     JSON list; values are separated by "|", a tab, or a comma.  A single column may also be one line with commas.  A
     single value may be said in a sentence: it ends in the value (`answers.states`), or its last number is the value.
     Numbers are compared as numbers, floats to one part in ten thousand (a mean is given with two decimals), text
-    without case and punctuation around it.
+    without case and punctuation around it; None is "NULL", "None" or nothing.
     """
     text = text[:MAX_ANSWER]
     if len(expected) == 1 and len(expected[0]) == 1:
@@ -64,7 +65,7 @@ def _says(text: str, value: Cell) -> bool:
     if isinstance(value, int | float):
         number = last_number(text)
         return number is not None and is_near(number, Fraction(value), rel=_tolerance(value))
-    return states(text, str(value))
+    return any(states(text, word) for word in (_NULL if value is None else (str(value),)))
 
 
 def _readings(text: str, width: int) -> list[list[list[str]]]:
@@ -92,7 +93,12 @@ def _cells(line: str, width: int) -> list[str]:
         return [line.strip("|").strip()]
     for separator in ("|", "\t", ","):
         if separator in line:
-            return [cell.strip() for cell in line.strip("|").split(separator)]
+            cells = [cell.strip() for cell in line.split(separator)]
+            if len(cells) > width and not cells[0]:  # the border of a table, no empty value
+                del cells[0]
+            if len(cells) > width and not cells[-1]:
+                del cells[-1]
+            return cells
     return [line]
 
 
@@ -119,6 +125,8 @@ def _same_cell(said: str, value: Cell) -> bool:
     if isinstance(value, int | float):
         number = exact_value(said.strip(" $€.*`"))
         return number is not None and abs(number - Fraction(value)) <= _tolerance(value) * abs(Fraction(value))
+    if value is None:
+        return normalised(said) in ("", *_NULL)
     return normalised(said) == normalised(_written(value))
 
 
@@ -127,7 +135,7 @@ def _tolerance(value: int | float) -> Fraction:
 
 
 def _written(cell: object) -> str:
-    return "" if cell is None else str(cell)
+    return "NULL" if cell is None else str(cell)
 
 
 def unique(rows: Rows) -> bool:
