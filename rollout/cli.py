@@ -6,6 +6,7 @@ Exit codes: 0 ok, 1 a failure while running or less than was demanded, 2 usage (
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -203,8 +204,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     command = typer.main.get_command(app)
     try:
         code = command.main(args=None if argv is None else list(argv), prog_name="toolstep", standalone_mode=False)
+        sys.stdout.flush()
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
+    except OSError as error:  # a full disk, say, behind stdout; files of a run have told what they could not write
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - what is left in the buffer would fail once more at the end
+        typer.echo(f"toolstep: error: {error}", err=True)
+        code = FAILED
     except Exception as error:
         # typer's usage errors; its exception classes moved between versions, what they offer did not.
         message = getattr(error, "format_message", None)

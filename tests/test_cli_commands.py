@@ -89,6 +89,17 @@ def test_importing_the_package_imports_neither_torch_nor_gymnasium(path):
     assert done.stdout.splitlines() == ["[]", "True True True", "True []"], done.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("last", ["--json", "--quiet"])
+def test_a_full_device_behind_stdout_is_one_line(path, last):
+    line, env = command(path, "eval", "calculator", "--agent", "oracle", "--episodes", "2", last)
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(line, env=env, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "toolstep: error: [Errno 28] No space left on device"
+    assert "Traceback" not in done.stderr
+
+
 def test_every_exported_name_exists():
     import toolstep.rollout as package
 
