@@ -208,7 +208,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     except OSError as error:  # a full disk, say, behind stdout; files of a run have told what they could not write
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - what is left in the buffer would fail once more at the end
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - what is left in the buffer would fail once more at the end
         typer.echo(f"toolstep: error: {error}", err=True)
         code = FAILED
     except Exception as error:

@@ -93,7 +93,7 @@ def test_importing_the_package_imports_neither_torch_nor_gymnasium(path):
 @pytest.mark.parametrize("last", ["--json", "--quiet"])
 def test_a_full_device_behind_stdout_is_one_line(path, last):
     line, env = command(path, "eval", "calculator", "--agent", "oracle", "--episodes", "2", last)
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         done = subprocess.run(line, env=env, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "toolstep: error: [Errno 28] No space left on device"
