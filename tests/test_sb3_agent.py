@@ -154,6 +154,8 @@ def set_in(*keys: str, to: Any) -> Callable[[dict[str, Any]], None]:
         (set_in("observation_space", "dtype", to="nonsense"), "not told in words"),
         (set_in("observation_space", "_shape", to=[10**9]), "has 1000000000 numbers, the weights are for 48"),
         (set_in("action_space", "n", to="1000000000"), "has 1000000000 numbers, the weights are for 19"),
+        (set_in("observation_space", "dtype", to="9" * 5000), "not told in words"),
+        (set_in("policy_kwargs", "activation_fn", to=["x"]), "activation_fn="),
         (set_in("action_space", "n", to="9" * 5000), "not told in words"),
         (set_in("action_space", to={}), "not a Box or a Discrete"),
         (set_in("action_space", to=[]), "has no 'action_space'"),
@@ -176,6 +178,10 @@ def test_what_cannot_be_told_without_unpickling_is_refused_by_name(
         # Sizes that no layers of one net have, so that none of them is built.
         ({"mlp_extractor__policy_net__2__weight": torch.zeros(64, 9)}, "not those of a plain"),
         ({"action_net__weight": torch.zeros(1, 1).expand(100_000, 100_000)}, "no state dict of tensors"),
+        ({"action_net__weight": torch.zeros(19, 64).to_sparse()}, "no state dict of tensors"),
+        ({"action_net__weight": torch.zeros(19, 64, device="meta")}, "no state dict of tensors"),
+        ({f"mlp_extractor__policy_net__{'9' * 5000}__weight": torch.zeros(3, 3)}, "do not fit"),
+        ({"action_net__weight": torch.full((19, 64), float("nan"))}, "NaN or infinite weights; did its training"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused(
@@ -208,6 +214,22 @@ def test_a_file_that_is_no_model_is_refused(saved: Path, tmp_path: Path) -> None
         archive.writestr("data", "[]")
     for path in (tmp_path / "empty.zip", changed(saved, tmp_path / "deep.zip", data=b"[" * 100_000)):
         with pytest.raises(SB3ZipError, match="is no model"):
+            load_policy(path)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_damaged_zip_of_any_compression_is_refused(saved: Path, tmp_path: Path, method: int) -> None:
+    path = tmp_path / "packed.zip"
+    with zipfile.ZipFile(saved) as old, zipfile.ZipFile(path, "w", method) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    load_policy(path)
+    content = path.read_bytes()
+    first, listed = content.index(b"PK\x03\x04"), content.index(b"PK\x01\x02")
+    inside = first + 60
+    for at, value in ((inside, bytes(64)), (listed + 8, b"\x01"), (listed + 10, b"\x63"), (listed + 6, b"\xff")):
+        path.write_bytes(content[:at] + value + content[at + len(value) :])  # data, encrypted, method, version
+        with pytest.raises(SB3ZipError, match=r"packed\.zip is no model that stable-baselines3 saved"):
             load_policy(path)
 
 

@@ -123,7 +123,7 @@ class _Reading:
         for key, value in self.entry("policy_kwargs").items():
             if key.startswith(":") or key == "net_arch" or key in _TRAINING:
                 continue
-            if key == "activation_fn" and value in _ACTIVATIONS:
+            if key == "activation_fn" and isinstance(value, str) and value in _ACTIVATIONS:
                 out[key] = _ACTIVATIONS[value]
             elif key == "normalize_images" and isinstance(value, bool):
                 out[key] = value
@@ -147,7 +147,7 @@ class _Reading:
                 return spaces.Box(low, high, shape, dtype.type)
         except SB3ZipError:
             raise
-        except (KeyError, TypeError, ValueError, OverflowError, AssertionError) as error:
+        except Exception as error:  # numpy reads a dtype as a language of its own
             raise self.needs_pickle(f"{key} is not told in words ({error})") from error
         raise self.needs_pickle(f"{key} is {kind!s:.100}, not a Box or a Discrete")
 
@@ -176,7 +176,7 @@ def _members(path: Path) -> tuple[Mapping[str, Any], bytes, int]:
         data = json.loads(parts[0])
         with zipfile.ZipFile(io.BytesIO(parts[1])) as inner:  # the form in which torch writes tensors
             size = sum(info.file_size for info in inner.infolist())
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, KeyError, ValueError, RecursionError, OSError) as error:
+    except Exception as error:  # those of each kind of compression and encryption are of their own
         raise SB3ZipError(f"{path} is no model that stable-baselines3 saved: {error}") from error
     if not isinstance(data, Mapping) or size > _LARGEST:
         found = f"weights of {size} bytes" if isinstance(data, Mapping) else f"a {type(data).__name__} as 'data'"
@@ -196,11 +196,20 @@ def _state(path: Path, weights: bytes, size: int) -> dict[str, torch.Tensor]:
         state = torch.load(io.BytesIO(weights), map_location="cpu", weights_only=True)
     except Exception as error:  # its exceptions are its own; nothing of the file has been run
         raise SB3ZipError(f"{path}: policy.pth holds more than tensors, or is damaged: {error}") from error
-    tensors = isinstance(state, Mapping) and all(isinstance(v, torch.Tensor) for v in state.values())
+    tensors = isinstance(state, Mapping) and all(_is_plain(k, v) for k, v in state.items())
     # A tensor may claim more numbers than the file has (a stride of 0).
     if not tensors or sum(v.numel() * v.element_size() for v in state.values()) > size:
         raise SB3ZipError(f"{path}: policy.pth is no state dict of tensors")
+    if not all(v.isfinite().all() for v in state.values()):
+        raise SB3ZipError(f"{path}: policy.pth holds NaN or infinite weights; did its training diverge?")
     return dict(state)
+
+
+def _is_plain(name: object, value: object) -> bool:
+    """Whether a name and a value are those of a state dict: numbers that are there, one beside the other."""
+    if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+        return False
+    return value.layout == torch.strided and not (value.is_nested or value.is_meta or value.is_quantized)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +226,7 @@ class _Net:
         """None where the weights are those of something else."""
 
         def matrices(prefix: str) -> list[torch.Tensor]:
-            form = re.compile(rf"{re.escape(prefix)}\.(\d+)\.weight")
+            form = re.compile(rf"{re.escape(prefix)}\.([0-9]{{1,4}})\.weight")
             at = {int(m[1]): v for k, v in state.items() if (m := form.fullmatch(k)) and v.ndim == 2}
             return [at[i] for i in sorted(at)]
 
