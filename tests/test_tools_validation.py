@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import AfterValidator, BaseModel
+from pydantic import AfterValidator, BaseModel, Field
 from shared import shared
 
 from toolstep.envs.tools import ArgumentError, BoundCall, Tool, as_tool, resolve
@@ -314,3 +314,75 @@ def test_json_schema_keywords(schema: Any, good: list[Any], bad: list[Any]) -> N
 def test_right_values_are_never_mended_into_another_alternative() -> None:
     whole = {"type": "object", "properties": {"v": {"anyOf": [{"type": "integer"}, {"type": "string"}]}}}
     assert check({"v": "5"}, whole) == {"v": "5"}
+
+
+class Strict(BaseModel, extra="forbid"):
+    x: int
+
+
+class Loose(BaseModel, extra="ignore"):
+    x: int
+
+
+class ByName(BaseModel, populate_by_name=True):
+    x: int = Field(alias="ex")
+
+
+def nested(
+    point: Point | None = None,
+    points: list[Point] = [],  # noqa: B006
+    strict: Strict = Strict(x=0),  # noqa: B008
+    loose: Loose = Loose(x=0),  # noqa: B008
+    by_name: ByName = ByName(ex=0),  # noqa: B008
+    pair: tuple[int, str] = (0, ""),
+) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        ({"point": {"x": 1, "Y": 2}}, "point.Y: no such argument (did you mean 'y'?)"),
+        ({"points": [{"x": 1}, {"z": 2}]}, "points[1].z: no such argument; points[1].x: required, but missing"),
+        ({"strict": {"x": 1, "y": 2}}, "strict.y: no such argument"),
+        ({"pair": [1]}, "pair[1]: required, but missing"),
+    ],
+)
+def test_what_a_nested_object_has_no_name_for_is_told(sent: dict[str, Any], message: str) -> None:
+    made = as_tool(nested)
+    with pytest.raises(ArgumentError) as caught:
+        made.bind(sent)
+    assert caught.value.message == f"nested: {message}"
+
+
+def test_a_model_that_takes_more_names_says_so() -> None:
+    made = as_tool(nested)
+    bound = made.bind({"loose": {"x": 1, "y": 2}, "by_name": {"x": 3}})
+    assert (bound["loose"], bound["by_name"].x) == (Loose(x=1), 3)
+    shown = made.schema["function"]["parameters"]["properties"]
+    closed = {name for name, part in shown.items() if part.get("additionalProperties") is False}
+    assert closed == {"strict"}
+    assert shown["points"]["items"]["additionalProperties"] is False
+
+
+def choosing(
+    of_two: Literal[1, 2] = 1,
+    one: Literal[3] = 3,
+    maybe: Literal[1, 2] | None = None,
+    mixed: Literal["1", 1, 2] = 1,
+    switch: Literal[True] = True,
+    word: Literal["yes", "no"] = "no",
+) -> None: ...
+
+
+def test_a_choice_may_come_as_text_and_a_text_stays_one() -> None:
+    sent = {"of_two": "2", "one": "3", "maybe": "1", "mixed": "1", "switch": "true", "word": "yes"}
+    bound = {"of_two": 2, "one": 3, "maybe": 1, "mixed": "1", "switch": True, "word": "yes"}
+    made = as_tool(choosing)
+    assert made.bind(sent) == bound
+    schema = made.schema["function"]["parameters"]
+    assert check(sent, schema) == bound
+    for wrong in ({"of_two": "3"}, {"one": "x"}, {"maybe": "3"}, {"switch": "false"}, {"word": "true"}):
+        with pytest.raises(ArgumentError):
+            made.bind(wrong)
+        with pytest.raises(MismatchError):
+            check(wrong, schema)

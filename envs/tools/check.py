@@ -85,22 +85,21 @@ def _refuse(word: str) -> Any:
     raise ValueError(word)
 
 
-def prepare(arguments: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """`arguments` for pydantic: JSON text decoded where a list or object is wanted.
+def prepare(arguments: dict[str, Any], schema: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """`arguments` for pydantic, and what it would let pass.
 
-    Raises MismatchError for a boolean in the place of a number, which pydantic reads as 0 or 1, and for numbers that
-    are not finite.
+    JSON text is decoded where a list or object is wanted, and "2" is 2 where that is one of the choices.  Problems are
+    a boolean in the place of a number, which pydantic reads as 0 or 1, numbers that are not finite, and what an object
+    inside has no name for, which a model of pydantic drops without a word.
     """
     problems: list[Problem] = []
     prepared: dict[str, Any] = _prepare(arguments, schema, (), problems)
-    if problems:
-        raise MismatchError(problems)
-    return prepared
+    return prepared, problems
 
 
 def _prepare(value: Any, schema: Any, path: Path, problems: list[Problem]) -> Any:
     admitted = kinds(schema)
-    value = decode_text(value, admitted)
+    value = choose(decode_text(value, admitted), schema)
     if isinstance(value, float) and not math.isfinite(value):
         problems.append(wrong(path, "a finite number", value))
     elif admitted is not None and "boolean" not in admitted and isinstance(value, bool):
@@ -113,6 +112,9 @@ def _prepare(value: Any, schema: Any, path: Path, problems: list[Problem]) -> An
         shape = _only(schema, "object")
         known = shape.get("properties") or {}
         rest = shape.get("additionalProperties")
+        if path and rest is False:
+            for key in (key for key in value if key not in known):
+                problems.append(unexpected((*path, key), list(known), len(problems)))
         return {key: _prepare(child, known.get(key, rest), (*path, key), problems) for key, child in value.items()}
     elif isinstance(value, list):
         shape = _only(schema, "array")
@@ -155,6 +157,7 @@ def _check(value: Any, schema: Any, path: Path, problems: list[Problem]) -> Any:
     if not isinstance(schema, Mapping):
         schema = {}
     admitted = kinds(schema)
+    value = choose(value, schema)
     if not fits(value, admitted):
         value = mend(value, admitted)
     if not fits(value, admitted):
@@ -177,6 +180,32 @@ def _check(value: Any, schema: Any, path: Path, problems: list[Problem]) -> Any:
             _check(child, first[i] if i < len(first) else rest, (*path, i), problems) for i, child in enumerate(value)
         ]
     return value
+
+
+def choose(value: Any, schema: Any) -> Any:
+    """The one of the choices that a text means, where it is none as it stands ("2" of 1, 2); else the value."""
+    if isinstance(value, str) and (choices := _choices(schema)) and value not in choices:
+        mended = mend(value, frozenset(map(kind_of, choices)))
+        if any(_same(mended, choice) for choice in choices):
+            return mended
+    return value
+
+
+def _choices(schema: Any) -> list[Any] | None:
+    """All values that `schema` admits; None where it does not list them."""
+    if not isinstance(schema, Mapping):
+        return None
+    if isinstance(schema.get("enum"), list):
+        return list(schema["enum"])
+    if "const" in schema:
+        return [schema["const"]]
+    if schema.get("type") == "null":
+        return [None]
+    for key in ("anyOf", "oneOf"):
+        if isinstance(schema.get(key), list):
+            found = [_choices(option) for option in schema[key]]
+            return None if None in found else [choice for part in found for choice in part or ()]
+    return None
 
 
 def mend(value: Any, admitted: frozenset[str] | None) -> Any:

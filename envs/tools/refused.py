@@ -26,7 +26,8 @@ def problems_of(error: ValidationError, arguments: Mapping[str, Any], schema: Ma
     for detail in error.errors(include_url=False, include_context=False):
         kind, path = detail["type"], _path(detail["loc"], arguments)
         if kind in ("missing", "missing_argument"):
-            path = (*path, str(detail["loc"][-1]))
+            last = detail["loc"][-1]
+            path = (*path, last if isinstance(last, int) else str(last))
             found.setdefault(path, missing(path))
         elif kind in ("extra_forbidden", "unexpected_keyword_argument"):
             holder = _at(schema, path[:-1]) or {}

@@ -95,11 +95,14 @@ class FunctionSignature:
         """
         from pydantic import ValidationError
 
-        prepared = prepare(dict(arguments), self.schema)
+        prepared, problems = prepare(dict(arguments), self.schema)
         try:
             model = self._model.model_validate(prepared)
         except ValidationError as error:
-            raise MismatchError(problems_of(error, prepared, self.schema)) from None
+            told = {problem.path: problem for problem in problems_of(error, prepared, self.schema)}
+            raise MismatchError([*({p.path: p for p in problems} | told).values()]) from None
+        if problems:
+            raise MismatchError(problems)
         given = model.model_fields_set
         bound: dict[str, Any] = {}
         for index, parameter in enumerate(self.parameters):
@@ -263,6 +266,16 @@ def _generator() -> Any:
     from pydantic.json_schema import GenerateJsonSchema
 
     class Generator(GenerateJsonSchema):
+        def model_schema(self, schema: Any) -> Any:
+            """A model that says nothing of further fields would drop them: a misspelt one would go unnoticed."""
+            made = super().model_schema(schema)
+            config, fields = schema["cls"].model_config, schema["cls"].model_fields.values()
+            named = all(f.validation_alias is None or isinstance(f.validation_alias, str) for f in fields)
+            free = {"extra", "populate_by_name", "validate_by_name"} & config.keys()
+            if "properties" in made and named and not free:
+                made["additionalProperties"] = False
+            return made
+
         def emit_warning(self, kind: Any, detail: str) -> None:
             """A default that JSON cannot show (a sentinel, an open file) is left out without a word."""
 
