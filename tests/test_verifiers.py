@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from toolstep.envs import ToolUseEnv
 from toolstep.envs.rewards import RewardError, Verifier, make_reward, register_reward, reward_names, stopped
+from toolstep.envs.rewards.patterns import Regex
 from toolstep.envs.rewards.programs import code_of
 from toolstep.envs.rewards.verifiers import final_answer
 from toolstep.envs.tools.builtin import monty
@@ -275,6 +277,15 @@ def test_a_pattern_that_hostile_text_could_hang_is_stopped() -> None:
         regex.close()
 
 
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs interval timers")
+def test_the_limit_of_a_pattern_is_processor_time() -> None:
+    regex = Regex(timeout=0.5)
+    try:
+        assert "SIGPROF" in regex._run("a" * 200 + "!", r"\A(\w+\s?)+\Z", 0.5).content
+    finally:
+        regex.close()
+
+
 def children() -> set[str]:
     return {
         child for thread in Path("/proc/self/task").iterdir() for child in (thread / "children").read_text().split()
@@ -313,6 +324,27 @@ def test_an_answer_that_ends_the_process_is_wrong_and_one_that_cannot_be_judged_
 ADD = {"function": "add", "cases": [[[1, 2], 3], [[0, 0.5], 0.5]], "solution": "def add(a, b):\n    return a + b"}
 
 
+RESULTS: list[tuple[str, Any, bool]] = [
+    ("0.1 + 0.2", 0.3, True),
+    ("0.3000001", 0.3, False),
+    ("3.0", 3, True),
+    ("[1, 2]", [1, 2], True),
+    ("(1, 2)", [1, 2], True),
+    ("[2, 1]", [1, 2], False),
+    ("[1, 2, 3]", [1, 2], False),
+    ("[1]", [1, 2], False),
+    ("[1, True]", [1, 1], False),
+    ("{'a': 1}", {"a": 1}, True),
+    ("{'a': 1, 'b': 2}", {"a": 1}, False),
+    ("{'b': 1}", {"a": 1}, False),
+    ("None", None, True),
+    ("0", None, False),
+    ("1.5", 10**400, False),
+    ("float('nan')", 1, False),
+    ("'3'", 3, False),
+]
+
+
 @pytest.mark.skipif(bool(monty.missing()), reason="needs the extra sandbox")
 def test_programs_are_called_in_a_sandbox() -> None:
     program = make_reward({"name": "program", "timeout": 1.0})
@@ -338,6 +370,11 @@ def test_programs_are_called_in_a_sandbox() -> None:
         yes = {"function": "f", "cases": [[[], True]]}
         assert program(episode("def f(): return 1", yes)) == 0.0
         assert program(episode("def f(): return True", yes)) == 1.0
+        # What the code prints is no result, not even where nothing else is printed.
+        assert program(episode("def add(a, b):\n    print(3)\n    print(0.5)\n    raise ValueError", ADD)) == 0.0
+        for result, wanted, right in RESULTS:
+            case = {"function": "f", "cases": [[[], wanted]]}
+            assert program(episode(f"def f(): return {result}", case)) == float(right), result
     finally:
         program.close()
 
@@ -374,7 +411,13 @@ def _refuse(self: Any, **options: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("text", "code"),
-    [("x = 1", "x = 1"), ("```\na\n```\n```py\nb\n  c\n```", "b\n  c"), ("see\n```python\na", "a"), ("```\n```", "")],
+    [
+        ("x = 1", "x = 1"),
+        ("```\na\n```\n```py\nb\n  c\n```", "b\n  c"),
+        ("see\n```python\na", "a"),
+        ("```\n```", ""),
+        ("```\na\n```\n```\nb", "b"),
+    ],
 )
 def test_the_last_fenced_block_is_the_code(text: str, code: str) -> None:
     assert code_of(text) == code
@@ -388,6 +431,8 @@ def test_math_is_compared_by_meaning_and_stopped() -> None:
     right = [
         ("The answer is $\\frac12$.", "0.5"),
         ("1000", "1e3"),
+        ("$1000$", "1e3"),
+        ("so " * 10_000 + "$5$", "5"),
         ("$x=3$", "3"),
         ("So \\boxed{\\sqrt{8}}", "2\\sqrt{2}"),
         ("$\\{2,1\\}$", "\\{1, 2\\}"),
@@ -406,6 +451,8 @@ def test_math_is_compared_by_meaning_and_stopped() -> None:
         assert [verifier(episode(a, e)) for a, e in wrong] == [0.0] * len(wrong)
         with pytest.raises(RewardError, match="cannot read what is expected"):
             verifier(episode("2", "$$"))
+        with pytest.raises(RewardError, match="cannot read what is expected"):
+            verifier(episode("$2$", ["3", "$$"]))
     finally:
         verifier.close()
 
