@@ -144,6 +144,34 @@ def test_references_are_followed_everywhere() -> None:
     assert properties["next"]["properties"]["next"] == {"type": "object"}  # a recursion is written out twice
 
 
+def test_references_of_bundlers_are_followed() -> None:
+    """They point to where a thing stood first: into lists, and with the braces of a path percent-encoded."""
+    content = {
+        "application/json": {"schema": {"type": "object", "properties": {"b c": {"anyOf": [{"type": "integer"}]}}}}
+    }
+    paths = {
+        "/x/{id}": {
+            "post": {"parameters": [{**ID, "schema": {"type": "integer"}}], "requestBody": {"content": content}}
+        },
+        "/y/{id}": {
+            "get": {
+                "parameters": [
+                    {"$ref": "#/paths/~1x~1%7Bid%7D/post/parameters/0"},
+                    {"name": "n", "in": "query", "schema": {"$ref": "#/paths/~1x~1%7Bid%7D/post/requestBody/content/"
+                     "application~1json/schema/properties/b%20c/anyOf/0"}},
+                ]
+            }
+        },
+        "/z": {"get": {"parameters": [{"$ref": f"#/paths/~1x~1%7Bid%7D/post/parameters/{'9' * 5_000}"}]}},
+        "/w": {"get": {"parameters": [{"$ref": "#/paths/~1x~1%7Bid%7D/post/parameters/-1"}]}},
+    }  # fmt: skip
+    source = OpenAPI(document(paths), URL)
+    chosen = OpenAPI(document(paths), URL, tools=["GET /y/{id}"])
+    assert schema(chosen)["properties"] == {"id": {"type": "integer"}, "n": {"type": "integer"}}
+    assert set(source.skipped) == {"GET /z", "GET /w"}
+    assert "not in the document" in source.skipped["GET /w"]
+
+
 def test_operations_that_cannot_be_called_are_left_out_with_the_reason() -> None:
     paths = {
         "/good": {"get": {}},

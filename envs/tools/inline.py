@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
+_INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 MAX_REPEATS = 2  # how often a recursive definition is written out within itself
 MAX_REFERENCES = 300  # written out in one schema; definitions that refer to each other would grow without end
 _MAPS = ("properties", "patternProperties", "dependentSchemas")
@@ -54,8 +57,8 @@ class _Inliner:
     def _resolve(self, node: Mapping[str, Any], within: tuple[str, ...]) -> Any:
         reference = node["$ref"]
         beside = self.walk({key: value for key, value in node.items() if key != "$ref"}, within)
-        target = _look_up(reference, self._root)
-        if target is None:
+        target = look_up(reference, self._root)
+        if not isinstance(target, Mapping):
             return beside
         if within.count(reference) >= MAX_REPEATS or self._left <= 0:
             return {**{key: target[key] for key in ("type", "description") if key in target}, **beside}
@@ -63,15 +66,17 @@ class _Inliner:
         return {**self.walk(target, (*within, reference)), **beside}
 
 
-def _look_up(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    if not reference.startswith("#"):
+def look_up(reference: str, root: Any) -> Any:
+    """What a reference within a document (a JSON pointer behind "#", RFC 6901) leads to; None where that is nothing."""
+    if reference != "#" and not reference.startswith("#/"):
         return None
-    node: Any = root
-    for part in reference[1:].split("/"):
+    node = root
+    for part in unquote(reference[1:]).split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
-        if name == "":
-            continue
-        if not isinstance(node, Mapping) or name not in node:
+        if isinstance(node, Mapping) and name in node:
+            node = node[name]
+        elif isinstance(node, list) and _INDEX.fullmatch(name) and int(name) < len(node):
+            node = node[int(name)]
+        else:
             return None
-        node = node[name]
-    return node if isinstance(node, Mapping) else None
+    return node

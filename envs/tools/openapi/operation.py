@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from toolstep.envs.tools.inline import look_up
 from toolstep.envs.tools.names import valid_name
 from toolstep.envs.tools.openapi.load import OpenAPIError
 from toolstep.envs.tools.openapi.schema import merged, plain_schema
@@ -77,13 +78,9 @@ def resolve(node: Any, document: Mapping[str, Any], what: str) -> Mapping[str, A
         reference = node.get("$ref")
         if not isinstance(reference, str):
             return node
-        if not reference.startswith("#/"):
+        node = look_up(reference, document)
+        if node is None:
             raise OpenAPIError(f"{what} refers to {reference[:100]!r}, which is not in the document")
-        found: Any = document
-        for part in reference[2:].split("/"):
-            key = part.replace("~1", "/").replace("~0", "~")
-            found = found.get(key) if isinstance(found, Mapping) else None
-        node = found
     raise OpenAPIError(f"{what} refers to itself")
 
 
