@@ -296,6 +296,32 @@ def test_what_was_found_is_marked_and_unfolded(browser, report):
     assert [f.get_attribute("open") for f in browser.all("#reader .fold")] == [None, "true"]
 
 
+@pytest.mark.parametrize("at", [0, 19_994, 70_000, 99_990])
+def test_a_long_text_is_shown_in_parts_and_where_something_was_found(browser, tmp_path, at):
+    """A browser takes a minute to lay out three million characters."""
+    long = "🙂" * (at // 2) + "needle now" + "🙂" * ((99_990 - at) // 2)  # each is two of JavaScript's characters
+    talk = [{"role": "user", "content": "?"}, {"role": "assistant", "content": long}]
+    address = written(tmp_path / "report.html", dataclasses.replace(played(0), messages=talk, error=long), played(1))
+    shown = "return [...document.querySelectorAll('#reader .assistant .text, #reader .error')].map(e => e.textContent)"
+    browser.show(address)
+    texts = browser.run(shown)
+    assert [text[-22:] for text in texts] == ["80,000 more characters"] * 2
+    assert all(long.startswith(text[:-22]) and len(text) < 20_100 for text in texts)
+    browser.one("#query").send_keys("needle now")
+    browser.wait("document.querySelectorAll('#list .number').length === 1")
+    browser.one(LIST).click()
+    browser.wait("document.querySelectorAll('#reader mark').length === 2")
+    assert [m.text for m in browser.all("#reader mark")] == ["needle now"] * 2
+    assert all(len(text) < 40_200 and "\ufffd" not in text for text in browser.run(shown))
+    for _ in range(5):
+        if buttons := browser.all("#reader .assistant .unshown"):
+            browser.run("arguments[0].focus()", buttons[0])
+            browser.press(ENTER)
+    assert browser.run(shown)[0] == long
+    assert len(browser.all("#reader mark")) == 2
+    assert browser.console() == []
+
+
 def test_results_lead_to_their_episodes(browser, report):
     browser.show(report)
     link = next(a for a in browser.all("a[data-filter=stop]") if a.text == "max_turns")

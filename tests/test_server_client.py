@@ -216,6 +216,8 @@ def test_addresses_say_where_and_how():
         (server_address, "http://:80", "expected an address such as http"),
         (server_address, f"http://user:{KEY}@host", "must not hold a credential"),
         (server_address, f"http://host?api_key={KEY}", "unknown option 'api_key'.*from the environment alone"),
+        (server_address, f"http://host#{KEY}", "leave it out"),
+        (openai_address, f"m@http://host/v1?seed=off#{KEY}", "leave it out"),
         (server_address, "http://host?colour=red", "unknown option 'colour' in an address; known: dialect"),
         (server_address, "http://host?concurrency=0", "option concurrency .*: expected a whole number >= 1, found '0'"),
         (server_address, "http://host?timeout=nan", "expected seconds > 0"),
@@ -235,6 +237,9 @@ def test_a_key_is_in_the_environment_or_nowhere(monkeypatch):
     monkeypatch.delenv("MY_KEY", raising=False)
     with pytest.raises(ValueError, match="key_env=MY_KEY: there is no such environment variable"):
         address.key()
+    with pytest.raises(ValueError, match="key_env names the environment variable") as caught:
+        server_address(f"http://host?key_env={KEY}").key()
+    assert KEY not in str(caught.value)
     monkeypatch.setenv("MY_KEY", f"  {KEY}\n")
     assert address.key() == KEY
     monkeypatch.setenv("MY_KEY", "sk\nsecond line")

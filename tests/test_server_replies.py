@@ -16,6 +16,7 @@ from tiny import tiny_tokenizer
 from toolstep.agents import SamplingParams, ServerAgent, ServerError
 from toolstep.agents.base import NotTrainable
 from toolstep.agents.server.retry import Retries
+from toolstep.agents.server.sglang import SGLang
 from toolstep.rollout.generator import RolloutGenerator
 
 STOP = 257  # "<|im_end|>" of the tiny tokenizer
@@ -185,6 +186,7 @@ def test_sglang_is_asked_for_ids_in_every_parameter_and_read(connect):
     assert done.model_logprobs.tolist() == [0, 0, 0]  # told after temperature
     assert (done.finish_reason, done.weight_version, agent.weight_version) == ("stop", 4, 4)
     assert agent.untrainable is None
+    assert agent.engine.stats.shared == 2
     got = server.of(GENERATE)[-1]
     assert got.headers["x-smg-routing-key"]
     assert 0 <= got.body["sampling_params"].pop("sampling_seed") < 2**31
@@ -222,6 +224,8 @@ def test_new_weights_leave_what_older_ones_computed_unused(connect):
     turn(agent)
     assert server.of(GENERATE)[-1].body["extra_key"] == "weights-1"
     assert agent.update_weights() == 5  # it has said that it has version 4
+    assert turn(agent).weight_version == 4  # it still says so: these ids are the older weights'
+    assert agent.weight_version == 5
 
 
 def test_a_fork_begins_with_the_context_that_it_was_made_of(connect):
@@ -314,6 +318,41 @@ def test_without_logprobs_a_server_is_good_for_evaluation_alone(connect):
         RolloutGenerator(agent, None, 2)  # type: ignore[arg-type]
 
 
+def test_sglang_is_asked_for_no_logprobs_where_they_are_off(connect):
+    agent, server = connect(SGLangServer(change=without("meta_info", "output_token_logprobs")), "&logprobs=off")
+    assert turn(agent).token_ids.tolist() == [11, 12, STOP]
+    assert server.of(GENERATE)[-1].body["return_logprob"] is False
+
+
+def test_sglang_names_its_tokenizer_in_one_of_three_places():
+    def get(**info: str) -> Any:
+        def answer(path: str) -> Any:
+            if path != "/get_model_info":  # an older one
+                raise ServerError("404", "no such path")
+            return info
+
+        return answer
+
+    card = {"id": "served-name", "root": "org/root"}
+    assert SGLang.look(get(model_path="org/model", tokenizer_path="org/tokenizer"), card).tokenizer == "org/tokenizer"
+    assert SGLang.look(get(model_path="org/model"), card).tokenizer == "org/model"
+    assert SGLang.look(get(), card).tokenizer == "org/root"
+
+    def broken(path: str) -> Any:
+        raise ServerError("500", "broken")
+
+    with pytest.raises(ServerError, match="broken"):
+        SGLang.look(broken, card)
+
+
+def both(*changes: Change) -> Change:
+    def change(reply: Any) -> None:
+        for one in changes:
+            one(reply)
+
+    return change
+
+
 def set_to(value: Any, *path: Any) -> Change:
     def change(reply: Any) -> None:
         for step in path[:-1]:
@@ -341,6 +380,19 @@ def set_to(value: Any, *path: Any) -> Change:
         (VLLMServer(), set_to([2, 3], "choices", 0, "prompt_token_ids"), "are not the ids that were sent"),
         (VLLMServer(), set_to([], "choices"), r"no choices\[0\]"),
         (VLLMServer(), set_to([11] * 9, "choices", 0, "token_ids"), "9 ids came with 3"),
+        (
+            VLLMServer(),
+            both(
+                set_to([11] * 9, "choices", 0, "token_ids"),
+                set_to([-1.0] * 9, "choices", 0, "logprobs", "token_logprobs"),
+            ),
+            "9 ids came, where 8 were asked for",
+        ),
+        (
+            VLLMServer(),
+            both(set_to([11, 12, 13], "choices", 0, "token_ids"), set_to("length", "choices", 0, "finish_reason")),
+            "the turn was cut after 3 ids, where 8 were asked for",
+        ),
         (SGLangServer(), set_to([11, 13, STOP], "output_ids"), "hold different ids"),
         (SGLangServer(), set_to({"type": "abort", "message": "boom"}, "meta_info", "finish_reason"), "'abort'.*boom"),
     ],

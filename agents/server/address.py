@@ -9,6 +9,7 @@ openai:MODEL@http://127.0.0.1:8000/v1?key_env=MY_KEY
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 OPENAI_URL = "https://api.openai.com/v1"
 OPENAI_KEY = "OPENAI_API_KEY"
 _CREDENTIALS = ("key", "token", "secret", "password", "auth")
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class Address:
         name = self.options.get("key_env")
         value = os.environ.get(name or default or "", "").strip() or None
         if name and value is None:
+            if not _VARIABLE.fullmatch(name):  # somebody's key, as likely as not
+                raise ValueError("key_env names the environment variable with the key: there is none of the name given")
             raise ValueError(f"key_env={name}: there is no such environment variable; export {name}=... first")
         if value is not None and not (value.isascii() and value.isprintable()):
             raise ValueError(
@@ -71,6 +75,8 @@ def _split(text: str, known: Mapping[str, Callable[[str], Any]]) -> tuple[str, d
         )
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ValueError(f"expected an address such as http://127.0.0.1:8000, found {parts.path[:80]!r}")
+    if parts.fragment:
+        raise ValueError("an address ends before a '#'; what follows one is sent nowhere, so leave it out")
     if parts.port == 0 or not parts.hostname:  # `port` raises ValueError where it is none
         raise ValueError(f"expected an address such as http://127.0.0.1:8000, found {parts.netloc[:80]!r}")
     options = {}

@@ -22,7 +22,7 @@ function fold(kind, title, name, peek, text, query, failed) {
   if (name) summary.append(make('b', { text: visible(name) }));
   if (failed) summary.append(make('span', { class: 'failed', text: failed }));
   if (peek) summary.append(make('code', { class: 'peek', text: peek }));
-  return make('details', { class: `fold ${kind}`, open: found > 0 }, summary, body);
+  return make('details', { class: `fold ${kind}`, open: found }, summary, body);
 }
 
 function callFold(call, query) {
@@ -80,7 +80,11 @@ function conversation(row, detail, query) {
   }
   const end = `${row.stop} \u00b7 ${row.ended} after ${count(row.turns, 'turn')} \u00b7 reward ${number(row.reward)}`;
   const last = make('li', { class: 'end' }, make('span', { text: visible(end) }));
-  if (detail.error) last.append(make('pre', { class: 'error', tabindex: '0', text: visible(detail.error) }));
+  if (detail.error) {
+    const said = make('pre', { class: 'error', tabindex: '0' });
+    write(said, detail.error, query);
+    last.append(said);
+  }
   list.append(last);
   return list;
 }
