@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -101,6 +102,16 @@ paths:
 def test_the_first_server_is_taken(servers: Any, expected: str) -> None:
     assert OpenAPI(document(servers=servers)).base_url == expected
     assert OpenAPI(document(servers=servers), URL).base_url == URL
+
+
+@pytest.mark.parametrize(
+    ("gone", "given"),
+    [("yaml", "openapi: 3.1.0\npaths: {}\n"), ("httpx2", "http://127.0.0.1:9/x.json"), ("jsonschema", document())],
+)
+def test_without_a_package_the_way_out_is_named(gone: str, given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, gone, None)
+    with pytest.raises(ImportError, match=rf"need(s {gone}| {gone}).*pip install 'toolstep\[.*openapi\]'"):
+        OpenAPI(given, URL)
 
 
 # ----------------------------------------------------------------------------------------------------- its operations

@@ -13,8 +13,13 @@ def check_schema(schema: Any, *, draft7: bool = False) -> None:
 
     draft7: by the rules of that draft, which are looked through in a sixth of the time.
     """
-    from jsonschema import Draft7Validator, SchemaError
-    from jsonschema.validators import validator_for
+    try:
+        from jsonschema import Draft7Validator, SchemaError
+        from jsonschema.validators import validator_for
+    except ImportError as error:
+        raise ImportError(
+            "tools of servers need jsonschema: pip install 'toolstep[mcp]' or 'toolstep[openapi]'"
+        ) from error
 
     size = len(json.dumps(schema))
     if size > MAX_SCHEMA:

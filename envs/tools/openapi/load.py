@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,9 +58,16 @@ def _text(document: str | Path) -> str:
         raise OpenAPIError(f"cannot read the OpenAPI document {str(path)[:200]!r}: {error}") from error
 
 
-def _fetched(address: str) -> str:
-    import httpx2
+def _needed(module: str, what: str) -> Any:
+    """The module of the extra, or an ImportError that says how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(f"{what} needs {module}: pip install 'toolstep[openapi]'") from error
 
+
+def _fetched(address: str) -> str:
+    httpx2 = _needed("httpx2", "an OpenAPI document at an address")
     try:
         with httpx2.stream("GET", address, timeout=FETCH_TIMEOUT) as response:
             response.raise_for_status()
@@ -82,10 +90,9 @@ def _parse(text: str) -> Any:
         raise OpenAPIError("the document is nested too deeply") from None
     except ValueError:
         pass
-    import yaml
-
+    yaml = _needed("yaml", "an OpenAPI document that is no JSON")
     try:
-        return yaml.load(text, Loader=_yaml_loader())  # noqa: S506  a SafeLoader, see there
+        return yaml.load(text, Loader=_yaml_loader())  # a SafeLoader, see there
     except RecursionError:
         raise OpenAPIError("the document is nested too deeply") from None
     except (yaml.YAMLError, ValueError, TypeError) as error:
