@@ -1,14 +1,20 @@
-"""What packed linear layers keep in memory, in a process of their own: caches of kernels are set up once in one."""
+"""What the engine keeps in memory: kernels of packed layers (a process has one cache of them), and the weights."""
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 
+import numpy as np
 import pytest
 import torch
+from tiny import tiny_model
 
+from toolstep.agents import SamplingParams
+from toolstep.agents.engine import Engine
 from toolstep.agents.engine.linears import can_pack
 
 _PROGRAM = """
@@ -50,3 +56,20 @@ def test_kernels_for_many_numbers_of_rows_do_not_pile_up() -> None:
         pytest.skip("this torch has no oneDNN kernels for linear layers")
     piled = _kept(ONEDNN_PRIMITIVE_CACHE_CAPACITY="1024", LRU_CACHE_CAPACITY="1024")  # the caller's word counts
     assert _kept() < piled / 4
+
+
+@pytest.mark.parametrize("played", [False, True])
+def test_weights_are_freed_with_the_engine_not_when_the_collector_comes(played: bool) -> None:
+    model = tiny_model(64)
+    engine = Engine(model)
+    if played:
+        engine.start(0, 1)
+        engine.extend(0, np.arange(1, 9))
+        engine.generate([0], SamplingParams(max_new_tokens=4), frozenset())
+    there = weakref.ref(model)
+    gc.disable()
+    try:
+        del model, engine
+        assert there() is None
+    finally:
+        gc.enable()

@@ -8,6 +8,7 @@ Steps with prompts or observations take the general path, and so does everything
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -46,7 +47,7 @@ class StaticDecode:
     """
 
     def __init__(self, model: PackedModel) -> None:
-        self._model = model
+        self._model: PackedModel = weakref.proxy(model)  # its owner: in a cycle weights would wait for the collector
         self.on = model.device.type == "cuda"
         self.capture: Callable[[Compute], Compute] = Graphs(model.device) if self.on else _as_it_is
         self._steps: dict[tuple[int, int], _Step | None] = {}
