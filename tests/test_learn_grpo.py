@@ -164,6 +164,23 @@ def test_a_mask_or_a_log_prob_in_the_wrong_place_is_found_out() -> None:
         made.update(replace(result, batch=moved), True, 1.0)
 
 
+@pytest.mark.parametrize(("ids", "by", "fine"), [(1, 5e-4, True), (1, 0.02, False), (5, 5e-4, False)])
+def test_rounding_of_a_single_id_is_no_mismatch(ids: int, by: float, fine: bool) -> None:
+    made = learner(tools=True)
+    result, _ = made.runner([3, 4])
+    told = result.batch.old_logprobs.copy()
+    row = int(np.flatnonzero((result.batch.advantages != 0).any(1))[0])  # one that the learner looks at
+    at = np.flatnonzero(result.batch.action_mask[row])[:ids]
+    assert len(at) == ids
+    told[row, at] -= by
+    batch = replace(result.batch, old_logprobs=told)
+    if fine:
+        made.update(replace(result, batch=batch), True, 1.0)
+        return
+    with pytest.raises(SamplerMismatch, match=rf"row {row}\b"):
+        made.update(replace(result, batch=batch), True, 1.0)
+
+
 def test_weights_that_the_agent_was_not_told_of_are_found_out() -> None:
     made = learner()
     result, _ = made.runner([3, 4])
