@@ -141,11 +141,12 @@ class Client:
         for attempt in itertools.count():
             async with self._gate:
                 until = clock.time() + self.deadline if until is None else until
+                patience = min(self.timeout, until - clock.time())
                 try:
-                    async with asyncio.timeout_at(min(until, clock.time() + self.timeout)):
+                    async with asyncio.timeout(patience):
                         return await self._once(method, path, content, headers)
                 except TimeoutError:
-                    error = ServerError("timeout", f"{self.url}{path}: no answer in {self.timeout:g} s", retry=True)
+                    error = ServerError("timeout", f"{self.url}{path}: no answer in {patience:.3g} s", retry=True)
                 except ServerError as known:
                     error = known
             wait = self.retries.delay(attempt, seed, error)
