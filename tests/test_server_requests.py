@@ -168,3 +168,26 @@ def test_what_a_text_api_is_asked_for(monkeypatch):
     body = asked_for(max_new_tokens=9)
     assert body["max_completion_tokens"] == 9
     assert "max_tokens" not in body
+
+
+KEY = "sk-test-0123456789abcdef"
+
+
+def test_neither_a_key_nor_a_part_of_one_is_in_what_is_told_of_a_turn():
+    """A server repeats it where its message is cut, and within a reply that is none."""
+    answers = [
+        Answer({"error": {"message": "x" * 390 + KEY}}, 403),
+        Answer(("x" * 390 + KEY).encode(), 403),
+        Answer({"choices": [{"token_ids": [11], "finish_reason": KEY}]}),
+    ]
+    with scripted(lambda got: answers[got.body["prompt"][0]]) as server:
+        client = Client(server.url, key=KEY, retries=Retries(0))
+        engine = ServerEngine(client, VLLM(SERVED), 64, None)
+        for row in range(3):
+            engine.start(row, 1)
+            engine.submit(row, [row], WARM)
+            while not (done := engine.step()):
+                pass
+            assert "**" in done[0].completion.error
+            assert KEY[:5] not in done[0].completion.error
+        client.close()
