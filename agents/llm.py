@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from toolstep.agents.base import Completion, SamplingParams
 from toolstep.agents.constrain import Constrain, ToolCalls
 from toolstep.agents.engine import Engine, EngineStats
-from toolstep.agents.predict import PredictByAct
+from toolstep.agents.engine_agent import EngineAgent
 from toolstep.agents.shipped import model_source
 from toolstep.agents.text import StopWatch
 from toolstep.agents.weights import describe_model, load_model
@@ -23,7 +23,7 @@ from toolstep.agents.weights import describe_model, load_model
 Ids = NDArray[np.int64]
 
 
-class LLMAgent(PredictByAct):
+class LLMAgent(EngineAgent):
     """A `TokenAgent` over a transformers causal LM: token ids in, sampled token ids and their log-probabilities out.
 
     Args:
@@ -42,6 +42,8 @@ class LLMAgent(PredictByAct):
 
     A picklable description of an agent is its name and parameters, not this object: it holds the model.
     """
+
+    engine: Engine
 
     def __init__(
         self,
@@ -119,16 +121,6 @@ class LLMAgent(PredictByAct):
         return out
 
     @property
-    def weight_version(self) -> int:
-        """0 at first; goes up with every `update_weights`."""
-        return self.engine.weight_version
-
-    @property
-    def max_context(self) -> int:
-        """Longest context of a row, in tokens."""
-        return self.engine.max_context
-
-    @property
     def stats(self) -> EngineStats:
         """Tokens fed, copied and sampled so far."""
         return self.engine.stats
@@ -136,22 +128,6 @@ class LLMAgent(PredictByAct):
     def describe(self) -> dict[str, Any]:
         """What tells its model from another, as JSON (see `weights.describe_model`)."""
         return describe_model(self.model)
-
-    def start(self, row: int, seed: int) -> None:
-        """Begin an episode in `row`: forget its context; `seed` alone decides what will be sampled in it."""
-        self.engine.start(row, seed)
-
-    def new_segment(self, row: int) -> None:
-        """The next observation of `row` is its whole context, not a delta; the episode and its samples go on."""
-        self.engine.new_segment(row)
-
-    def started(self, row: int) -> bool:
-        """Whether `row` is in an episode."""
-        return self.engine.started(row)
-
-    def release(self, row: int) -> None:
-        """Forget `row` and give its memory to the next new one."""
-        self.engine.release(row)
 
     def act(
         self,
@@ -180,24 +156,10 @@ class LLMAgent(PredictByAct):
                 self.engine.rewind(row, length)
             raise
 
-    # Without a common turn (see `agents/continuous.py`).
-    @property
-    def busy(self) -> bool:
-        """Whether a submitted turn has neither come out of `step` nor been cancelled."""
-        return self.engine.busy
-
     def submit(self, row: int, observation: Ids) -> int:
         """Append observation ids to the row's context and queue one turn of it; returns its ticket."""
         allow = None if self._constrain is None else self._constrain(row)
         return self.engine.submit(row, observation, self.sampling, self.stop_ids, allow=allow, until=self._until())
-
-    def step(self) -> list[tuple[int, Completion]]:
-        """Run one forward of everything that can be computed now; the (row, turn) pairs that ended in it."""
-        return [(f.row, f.completion) for f in self.engine.step()]
-
-    def cancel(self, ticket: int) -> None:
-        """Give a submitted turn up; the row's context is what it was before."""
-        self.engine.cancel(ticket)
 
     def update_weights(self, state_dict: Mapping[str, torch.Tensor] | None = None) -> int:
         """Copy new weights into the model (None: it was changed in place), drop all keys and values; the new version.

@@ -75,6 +75,9 @@ class TokenEngine(Protocol):
     def start(self, row: int, seed: int) -> None:
         """Begin an episode in `row` with an empty context; `seed` alone decides what will be sampled in it."""
 
+    def started(self, row: int) -> bool:
+        """Whether `row` is in an episode."""
+
     def new_segment(self, row: int) -> None:
         """Empty the row's context within its episode: random numbers and penalised ids go on."""
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolstep.agents.base import Completion, SamplingParams
-from toolstep.agents.predict import PredictByAct
+from toolstep.agents.engine_agent import EngineAgent
 from toolstep.agents.server.address import Address, server_address
 from toolstep.agents.server.connect import check_logprobs, check_tokenizer, find_dialect, make_client
 from toolstep.agents.server.engine import ServerEngine, refuse
@@ -20,7 +20,7 @@ Ids = NDArray[np.int64]
 _CONTEXT = 4096  # ids, of a server that does not say
 
 
-class ServerAgent(PredictByAct):
+class ServerAgent(EngineAgent):
     """A `TokenAgent` and `ContinuousAgent` over a vLLM, SGLang or llama.cpp server, or `toolstep serve`.
 
     Token ids go out and come back, with the log-probabilities of the distribution that they were sampled from.
@@ -37,6 +37,8 @@ class ServerAgent(PredictByAct):
     It asks the server what it is before anything is played.  Raises `ServerError` where there is no server that
     answers, and ValueError where it cannot be used: another tokenizer, a model that it lacks, no log-probabilities.
     """
+
+    engine: ServerEngine
 
     def __init__(
         self,
@@ -123,32 +125,6 @@ class ServerAgent(PredictByAct):
         """Requests so far, and how many were sent again or failed for good, by kind; JSON-able."""
         return self.client.counts()
 
-    @property
-    def weight_version(self) -> int:
-        """0 at first; goes up with every `update_weights`, and to what the server says of itself."""
-        return self.engine.weight_version
-
-    @property
-    def max_context(self) -> int:
-        """Longest context of a row, in tokens."""
-        return self.engine.max_context
-
-    def start(self, row: int, seed: int) -> None:
-        """Begin an episode in `row`: forget its context; `seed` decides the seeds of its requests."""
-        self.engine.start(row, seed)
-
-    def started(self, row: int) -> bool:
-        """Whether `row` is in an episode."""
-        return self.engine.started(row)
-
-    def new_segment(self, row: int) -> None:
-        """The next observation of `row` is its whole context, not a delta; the episode goes on."""
-        self.engine.new_segment(row)
-
-    def release(self, row: int) -> None:
-        """Forget `row`."""
-        self.engine.release(row)
-
     def act(
         self,
         rows: Sequence[int],
@@ -179,23 +155,9 @@ class ServerAgent(PredictByAct):
             raise
         return [out[row] for row in rows]
 
-    # Without a common turn (see `agents/continuous.py`).
-    @property
-    def busy(self) -> bool:
-        """Whether a submitted turn has neither come out of `step` nor been cancelled."""
-        return self.engine.busy
-
     def submit(self, row: int, observation: Ids) -> int:
         """Append observation ids to the row's context and send its turn; returns its ticket."""
         return self.engine.submit(row, observation, self.sampling, self.stop_ids)
-
-    def step(self) -> list[tuple[int, Completion]]:
-        """The (row, turn) pairs that are finished; waits a moment for one where none is."""
-        return [(f.row, f.completion) for f in self.engine.step()]
-
-    def cancel(self, ticket: int) -> None:
-        """Drop a submitted turn; the row's context is what it was before."""
-        self.engine.cancel(ticket)
 
     def update_weights(self) -> int:
         """The server has been given other weights (by its own ways): the new version."""

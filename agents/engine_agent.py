@@ -1,34 +1,71 @@
-"""stable-baselines3's `predict` for agents that sample token ids."""
+"""EngineAgent: what agents over a `TokenEngine` share, in this process or at a server."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toolstep.agents.base import Completion, SamplingParams
 
+if TYPE_CHECKING:
+    from toolstep.agents.engine.interface import TokenEngine
 
-class PredictByAct:
-    """`predict` over `act`, for a token agent that keeps the contexts of its rows.
 
-    sampling, seed: the agent's own; `predict` takes the seeds of its episodes from `seed`.
+class EngineAgent:
+    """Rows are the engine's; `predict`, as stable-baselines3 has it, is over `act`.
+
+    engine: keeps the contexts of the rows.  sampling, seed: the agent's own; `predict` takes the seeds of its episodes
+    from `seed`.
     """
 
+    engine: TokenEngine
     sampling: SamplingParams
     seed: int
 
-    @abstractmethod
-    def start(self, row: int, seed: int) -> None:
-        """Begin an episode in `row`."""
+    @property
+    def weight_version(self) -> int:
+        """0 at first; goes up with every `update_weights`, and to what a server says of itself."""
+        return self.engine.weight_version
 
-    @abstractmethod
+    @property
+    def max_context(self) -> int:
+        """Longest context of a row, in tokens."""
+        return self.engine.max_context
+
+    def start(self, row: int, seed: int) -> None:
+        """Begin an episode in `row`: forget its context; `seed` alone decides what will be sampled in it."""
+        self.engine.start(row, seed)
+
     def started(self, row: int) -> bool:
         """Whether `row` is in an episode."""
+        return self.engine.started(row)
+
+    def new_segment(self, row: int) -> None:
+        """The next observation of `row` is its whole context, not a delta; the episode and its samples go on."""
+        self.engine.new_segment(row)
+
+    def release(self, row: int) -> None:
+        """Forget `row` and give its memory to the next new one."""
+        self.engine.release(row)
+
+    # Without a common turn (see `agents/continuous.py`).
+    @property
+    def busy(self) -> bool:
+        """Whether a submitted turn has neither come out of `step` nor been cancelled."""
+        return self.engine.busy
+
+    def step(self) -> list[tuple[int, Completion]]:
+        """Compute a little, or wait a moment for a server; the (row, turn) pairs that ended in it."""
+        return [(f.row, f.completion) for f in self.engine.step()]
+
+    def cancel(self, ticket: int) -> None:
+        """Give a submitted turn up; the row's context is what it was before."""
+        self.engine.cancel(ticket)
 
     @abstractmethod
     def act(
