@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,6 +108,14 @@ class Completion:
                 f"Completion: token_ids, logprobs and model_logprobs must have one length, got "
                 f"{len(self.token_ids)}, {len(self.logprobs)}, {len(self.model_logprobs)}"
             )
+
+
+class Finished(NamedTuple):
+    """A turn that is over: the ticket that `submit` gave, the row that it was sampled for, and what was sampled."""
+
+    ticket: int
+    row: int
+    completion: Completion
 
 
 @runtime_checkable

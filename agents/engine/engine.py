@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from toolstep.agents.base import Completion, SamplingParams
+from toolstep.agents.base import Completion, Finished, SamplingParams
 from toolstep.agents.engine.cached import suited
 from toolstep.agents.engine.contexts import Contexts
 from toolstep.agents.engine.drawing import draw, logits_of
-from toolstep.agents.engine.interface import EngineStats, Finished, Ids, Partial, Ticket
+from toolstep.agents.engine.interface import EngineStats, Ids, Partial, Ticket
 from toolstep.agents.engine.rows import Allow, Row, TokenBuffer, Turn, Until
 from toolstep.agents.engine.scheduler import Batch, Scheduler
 from toolstep.agents.engine.spans import SpanTree

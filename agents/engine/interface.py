@@ -9,18 +9,10 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from toolstep.agents.base import Completion, SamplingParams
+from toolstep.agents.base import Finished, SamplingParams
 
 Ticket = int
 Ids = NDArray[np.integer] | Sequence[int]
-
-
-class Finished(NamedTuple):
-    """A turn that is over: the ticket that `submit` gave, the row that it was sampled for, and what was sampled."""
-
-    ticket: Ticket
-    row: int
-    completion: Completion
 
 
 @dataclass

@@ -7,12 +7,12 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toolstep.agents.base import Completion, FinishReason, SamplingParams
+from toolstep.agents.base import Completion, Finished, FinishReason, SamplingParams
 from toolstep.agents.server.client import Client
 from toolstep.agents.server.dialect import Ask, Dialect, LogprobsMode, Reply
 from toolstep.agents.server.errors import ServerError, bad_reply
@@ -22,14 +22,6 @@ from toolstep.agents.server.seeds import turn_seed
 Ids = NDArray[np.integer] | Sequence[int]
 _WAIT = 0.02  # seconds that a step waits for a turn: about as long as a forward of a model takes
 _NONE = np.zeros(0, np.float32)
-
-
-class Finished(NamedTuple):
-    """As `toolstep.agents.engine.Finished`."""
-
-    ticket: int
-    row: int
-    completion: Completion
 
 
 @dataclass
