@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import types
 from pathlib import Path
@@ -18,6 +19,8 @@ settings.load_profile("toolstep")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # The models of the tests are tiny: more threads than idle cores only make them wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A shell hands SIGINT down ignored to what it starts in the background; tests of Ctrl-C need it, here and in processes.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
 
