@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from toolstep.envs.tasks import load_tasks
@@ -177,6 +177,7 @@ def test_answer_is_in_no_title_and_needs_documents(level: int) -> None:
 
 
 @settings(max_examples=25, deadline=None)
+@example(1042681)  # Karin Karin beside Irma Karin
 @given(st.integers(0, 2**32))
 def test_every_fact_can_be_found_by_search_and_read(seed: int) -> None:
     world = make_lookup_world(Draw(seed))

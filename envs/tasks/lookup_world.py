@@ -188,9 +188,11 @@ def search(documents: Sequence[Document], query: str, limit: int = 5) -> list[Do
     wanted = set(re.findall(r"\w+", query.casefold()))
 
     def points(document: Document) -> int:
-        title = wanted & set(re.findall(r"\w+", document.title.casefold()))
+        words = set(re.findall(r"\w+", document.title.casefold()))
+        title = wanted & words
         body = {w for w in wanted & set(re.findall(r"\w+", document.body.casefold())) if len(w) > 3}
-        return 10 * len(title) + len(body)
+        # "Karin Karin" asks for her and not for Irma Karin.
+        return 10 * len(title) + len(body) + (5 if words == wanted else 0)
 
     ranked = sorted(((-points(d), d.id, d) for d in documents), key=lambda x: x[:2])
     return [d for score, _, d in ranked if score][:limit]
