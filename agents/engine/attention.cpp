@@ -1,116 +1,7 @@
 // Attention of the rollout engine on a CPU: new tokens are written to the block pool, then each looks at the blocks of
 // its context.  Built on demand by native.py for one head size (D), query heads a kv head (R) and block size (BS).  Keys
 // are stored transposed, [D][BS] a block, so that scores of 16 cells are one vector without a reduction.
-#include <vector>
-
-#include "vectors.h"
-
-constexpr int CELLS = BS / LANES;  // vectors of cells in a block
-constexpr int WIDTH = D / LANES;   // vectors of a query, key or value
-constexpr int MANY = R > 6 ? 1 : R > 4 ? 2 : R > 3 ? 3 : 4;  // queries of a segment that are taken together
-constexpr int REGISTERS = 24;      // accumulators that the inner loops keep
-
-struct Forward {
-    const int32_t *pointers, *blocks, *fills, *base;  // a table of blocks for each feed: entries pointers[f] .. pointers[f + 1] - 1
-    const int32_t *feeds, *positions;                 // [T] of each query
-    const void *cosines, *sines;                      // [T][D] of the rotary embedding in the type of the queries, or null
-    int heads, window;
-    float scale;
-};
-
-// Cells of entry e that a query at `position` looks at: first .. last - 1.
-static inline void seen(const Forward& f, int e, int position, int& first, int& last) {
-    first = f.window ? position - f.window + 1 - f.base[e] : 0;
-    last = position + 1 - f.base[e];
-    if (first < 0) first = 0;
-    if (last > f.fills[e]) last = f.fills[e];
-}
-
-// Scores of one block for N query vectors [N][D]: into scores[n * stride ..].
-template <int N, class T> static inline void products(const T* keys, const T* next, const float* query, float* scores,
-    int64_t stride) {
-    constexpr int WIDE = N * CELLS <= REGISTERS ? CELLS : 1;
-    constexpr int PARTS = N * WIDE >= 8 ? 1 : N * WIDE >= 4 ? 2 : 4;  // sums that do not wait for one another
-    for (int c = 0; c < CELLS; c += WIDE) {
-        vec score[PARTS][N][WIDE] = {};
-        for (int d = 0; d < D; d += PARTS)
-            for (int p = 0; p < PARTS; ++p)
-                for (int w = 0; w < WIDE; ++w) {
-                    vec k = load(keys + (d + p) * BS + (c + w) * LANES);
-                    __builtin_prefetch(next + (d + p) * BS + (c + w) * LANES);
-                    for (int n = 0; n < N; ++n) score[p][n][w] += k * query[n * D + d + p];
-                }
-        for (int n = 0; n < N; ++n)
-            for (int w = 0; w < WIDE; ++w) {
-                vec s = score[0][n][w];
-                for (int p = 1; p < PARTS; ++p) s += score[p][n][w];
-                store(scores + n * stride + (c + w) * LANES, s);
-            }
-    }
-}
-
-// Q queries of one feed, first, first + 1, ..., for one kv head.
-template <int Q, class T> static void attend(const Forward& f, const float* query, const T* keys, const T* values, int first,
-    int head, float* scores, T* out) {
-    constexpr int N = Q * R;
-    constexpr int STEP = N * WIDTH <= REGISTERS ? WIDTH : N * 2 <= REGISTERS ? 2 : 1;  // vectors of a value at a time
-    const int position = f.positions[first];
-    int begin = f.pointers[f.feeds[first]], end = f.pointers[f.feeds[first] + 1];
-    while (end > begin + 1 && f.base[end - 1] > position + Q - 1) --end;  // behind the last query
-    while (f.window && begin + 1 < end && f.base[begin] + f.fills[begin] <= position - f.window + 1) ++begin;
-    const int64_t stride = (int64_t)(end - begin) * BS;
-    vec best[N];
-    for (int n = 0; n < N; ++n) best[n] = (vec){} - INFINITY;
-    const auto at = [&](const T* pool, int e) { return pool + ((int64_t)f.blocks[e] * f.heads + head) * D * BS; };
-    ivec lane;
-    for (int i = 0; i < LANES; ++i) lane[i] = i;
-    for (int e = begin; e < end; ++e) {
-        float* row = scores + (int64_t)(e - begin) * BS;
-        products<N>(at(keys, e), at(keys, e + 1 < end ? e + 1 : e), query, row, stride);
-        for (int q = 0; q < Q; ++q) {
-            int from, to;
-            seen(f, e, position + q, from, to);
-            for (int n = q * R; n < (q + 1) * R; ++n)
-                for (int c = 0; c < CELLS; ++c) {
-                    vec s = load(row + n * stride + c * LANES);
-                    ivec cell = lane + c * LANES;
-                    s = (cell >= from) & (cell < to) ? s : (vec){} - INFINITY;
-                    store(row + n * stride + c * LANES, s);
-                    best[n] = s > best[n] ? s : best[n];
-                }
-        }
-    }
-    float total[N];
-    for (int n = 0; n < N; ++n) {
-        const float top = largest(best[n]);
-        vec sums = (vec){};
-        for (int64_t i = n * stride; i < (n + 1) * stride; i += LANES) {
-            vec w = exponential(load(scores + i) - top);
-            sums += w;
-            store(scores + i, w);
-        }
-        total[n] = 1.0f / sum(sums);
-    }
-    for (int j = 0; j < WIDTH; j += STEP) {
-        vec mixed[N][STEP] = {};
-        for (int e = begin; e < end; ++e) {
-            int from, to, unused;
-            seen(f, e, position, from, unused);
-            seen(f, e, position + Q - 1, unused, to);
-            const T *value = at(values, e) + j * LANES, *next = at(values, e + 1 < end ? e + 1 : e) + j * LANES;
-            const float* weight = scores + (int64_t)(e - begin) * BS;
-            for (int t = from; t < to; ++t)
-                for (int s = 0; s < STEP && j + s < WIDTH; ++s) {
-                    vec v = load(value + t * D + s * LANES);
-                    __builtin_prefetch(next + t * D + s * LANES);
-                    for (int n = 0; n < N; ++n) mixed[n][s] += v * weight[n * stride + t];
-                }
-        }
-        for (int n = 0; n < N; ++n)
-            for (int s = 0; s < STEP && j + s < WIDTH; ++s)
-                store(out + ((int64_t)(n / R) * f.heads * R + n % R) * D + (j + s) * LANES, mixed[n][s] * total[n]);
-    }
-}
+#include "piece.h"
 
 // x[D] as floats, turned by the rotary embedding of its token where there is one (halves, as Llama has them).
 template <class T> static inline void turned(const T* x, const T* cosines, const T* sines, float scale, float* out) {
@@ -129,34 +20,52 @@ template <class T> static inline const T* angle(const void* table, int token) {
     return table ? (const T*)table + (int64_t)token * D : nullptr;
 }
 
-template <int Q, class T> static void gather(const Forward& f, const T* query, int64_t head_stride, int64_t token_stride,
-    const T* keys, const T* values, int first, int head, std::vector<float>& scores, T* out) {
+// What a thread works with.
+template <class T> struct Scratch {
+    Tiles<T> tiles;
+    std::vector<float> scores;
+};
+
+template <int Q, class T> static void attend(const Forward& f, const T* query, const int64_t* strides, const T* keys,
+    const T* values, const Cut& cut, int head, Scratch<T>& scratch, T* out) {
     alignas(64) float q[Q * R * D];
     for (int n = 0; n < Q * R; ++n) {
-        const int token = first + n / R;
-        turned(query + (head * R + n % R) * head_stride + token * token_stride, angle<T>(f.cosines, token),
+        const int token = cut.first + n / R;
+        turned(query + (head * R + n % R) * strides[0] + token * strides[1], angle<T>(f.cosines, token),
             angle<T>(f.sines, token), f.scale, q + n * D);
     }
-    const int feed = f.feeds[first];
-    scores.resize((size_t)Q * R * (f.pointers[feed + 1] - f.pointers[feed]) * BS);
-    attend<Q>(f, q, keys, values, first, head, scores.data(), out + ((int64_t)first * f.heads + head) * R * D);
+    const Piece<Q, T> piece(f, cut, head);
+    scratch.tiles.at.clear();
+    piece.add_tiles(keys, scratch.tiles);
+    piece.add_tiles(values, scratch.tiles);
+    scratch.scores.resize(Q * R * piece.stride + LANES);
+    float* scores = (float*)(((uintptr_t)scratch.scores.data() + 63) & ~(uintptr_t)63);
+    piece.attend(q, scratch.tiles, scores, out + ((int64_t)cut.first * f.heads + head) * R * D);
 }
 
-// Where the work is cut: queries of one feed in groups of MANY, the others one by one.
-static std::vector<int> cuts(const Forward& f, int n) {
-    std::vector<int> out;
-    for (int i = 0; i < n;) {
-        out.push_back(i);
-        i += i + MANY <= n && f.feeds[i + MANY - 1] == f.feeds[i] ? MANY : 1;
+// Where the work is cut: neighbours whose tables begin with the same blocks go together.
+static std::vector<Cut> cuts(const Forward& f, int n) {
+    std::vector<Cut> out;
+    const auto begin = [&](int i) { return f.pointers[f.feeds[i]]; };
+    const auto length = [&](int i) { return f.pointers[f.feeds[i] + 1] - begin(i); };
+    for (int i = 0, next; i < n; i = next) {
+        int common = length(i);
+        for (next = i + 1; next < n && next < i + MANY; ++next) {
+            const int a = begin(i), b = begin(next), most = length(next) < common ? length(next) : common;
+            int same = 0;
+            while (same < most && f.blocks[a + same] == f.blocks[b + same] && f.fills[a + same] == f.fills[b + same]) ++same;
+            if (!same) break;
+            common = same;
+        }
+        if (next - i > 2 && next - i < MANY) next = i + 2;  // one of the numbers that there is code for
+        out.push_back({i, next - i, next - i == 1 ? length(i) : common});
     }
-    out.push_back(n);
     return out;
 }
 
 template <class T> static void run(const Forward& f, int n, const T* query, const T* key, const T* value,
     const int64_t* strides, const int64_t* blocks, const int64_t* cells, T* keys, T* values, T* out) {
-    const std::vector<int> starts = cuts(f, n);
-    const int pieces = (int)starts.size() - 1;
+    const std::vector<Cut> pieces = cuts(f, n);
 #pragma omp parallel
     {
 #pragma omp for schedule(static)
@@ -169,15 +78,13 @@ template <class T> static void run(const Forward& f, int n, const T* query, cons
             for (int d = 0; d < D; ++d) narrow(whole[d], keys[at + d * BS + cells[t]]);
             for (int d = 0; d < D; ++d) values[at + cells[t] * D + d] = v[d];
         }
-        std::vector<float> scores;
-        // Heads inside: blocks are read from memory in one piece.  Queries that share blocks are packed side by side.
+        Scratch<T> scratch;
+        // Heads inside: blocks are read from memory in one piece.
 #pragma omp for schedule(dynamic, 4)
-        for (int i = 0; i < pieces * f.heads; ++i) {
-            const int piece = i / f.heads, head = i % f.heads, first = starts[piece], count = starts[piece + 1] - first;
-            if (count == 1)
-                gather<1>(f, query, strides[0], strides[1], keys, values, first, head, scores, out);
-            else
-                gather<MANY>(f, query, strides[0], strides[1], keys, values, first, head, scores, out);
+        for (int i = 0; i < (int)pieces.size() * f.heads; ++i) {
+            const Cut& cut = pieces[i / f.heads];
+            const auto together = cut.count == 1 ? attend<1, T> : cut.count == 2 ? attend<2, T> : attend<MANY, T>;
+            together(f, query, strides, keys, values, cut, i % f.heads, scratch, out);
         }
     }
 }
@@ -186,9 +93,9 @@ template <class T> static void run(const Forward& f, int n, const T* query, cons
 // blocks/cells i64[T] of keys T[..][heads][D][BS], values T[..][heads][BS][D]; window 0: none.  out T[n][heads * R][D].
 // cosines, sines: queries and keys are turned first; null: they are already.
 extern "C" void attention(int half, int n, int heads, int window, float scale, const void* query, const void* key,
-    const void* value, const int64_t* strides, const void* cosines, const void* sines, const int64_t* blocks, const int64_t* cells, const int32_t* pointers,
-    const int32_t* table, const int32_t* fills, const int32_t* base, const int32_t* feeds, const int32_t* positions,
-    void* keys, void* values, void* out) {
+    const void* value, const int64_t* strides, const void* cosines, const void* sines, const int64_t* blocks,
+    const int64_t* cells, const int32_t* pointers, const int32_t* table, const int32_t* fills, const int32_t* base,
+    const int32_t* feeds, const int32_t* positions, void* keys, void* values, void* out) {
     const Forward f = {pointers, table, fills, base, feeds, positions, cosines, sines, heads, window, scale};
     if (half)
         run(f, n, (const uint16_t*)query, (const uint16_t*)key, (const uint16_t*)value, strides, blocks, cells,

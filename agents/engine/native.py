@@ -42,7 +42,7 @@ def _build(name: str, macros: list[str]) -> Path | None:
     flags = ["-O3", "-march=native", "-fno-math-errno", "-ffp-contract=fast", "-fPIC", "-std=c++17", "-Wno-psabi"]
     flags += [*macros, "-fopenmp"] if runtime is not None else macros
     source = _FOLDER / f"{name}.cpp"
-    texts = [file.read_text() for file in (source, _FOLDER / "vectors.h")]
+    texts = [file.read_text() for file in (source, *sorted(_FOLDER.glob("*.h")))]
     key = hashlib.sha256(
         "\n".join([*texts, compiler, torch.__version__, platform.processor(), _cpu(), *flags]).encode()
     ).hexdigest()[:20]
