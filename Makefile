@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE = 1
 .PHONY: demo test install lint types check exports puzzles browser bench clean
 
 # An editable install links the tree file by file, so a new file or folder needs a re-install.
-SOURCES := $(shell find envs agents rollout \( -name '*.py' -o -path '*/templates/*' \) -not -path '*/__pycache__/*' | sort)
+SOURCES := $(shell find envs agents rollout \( -name '*.py' -o -name '*.cpp' -o -name '*.h' -o -path '*/templates/*' \) -not -path '*/__pycache__/*' | sort)
 LISTING := $(VENV)/.sources
 $(shell mkdir -p $(VENV) && echo '$(SOURCES)' | cmp -s - $(LISTING) || echo '$(SOURCES)' > $(LISTING))
 

@@ -1,4 +1,4 @@
-"""Envs over the test server of `mcp_server.py`, and what is left of processes, threads and descriptors."""
+"""Envs over the test server of `mcp_server.py`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from traces import alive
 
 from toolstep.envs import ToolUseEnv, ToolUseVectorEnv
 from toolstep.envs.tools import MCP
@@ -53,14 +55,6 @@ def row_results(envs: ToolUseVectorEnv, *turns: str) -> list[str]:
     """What each row reads for its one call."""
     infos = envs.step(turns)[4]
     return [m[-1]["content"] for m in infos["new_messages"]]
-
-
-def alive(pid: int | str) -> bool:
-    """Whether a process runs; one that waits to be reaped does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def running(log: Path) -> list[str]:

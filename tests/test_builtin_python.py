@@ -5,13 +5,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import os
-import signal
 import socket
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from python_attacks import attacks
+from traces import children, descriptors, gone, threads
 
-from tests.python_attacks import attacks
 from toolstep.envs import ToolUseEnv, ToolUseVectorEnv
 from toolstep.envs.tools.builtin import Python, cpython, monty
 from toolstep.envs.tools.builtin.cpython import JailedInterpreter
@@ -320,21 +318,7 @@ def test_a_jail_dies_with_its_parent_whatever_it_is_doing(stubborn: str, tmp_pat
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    assert _gone(child)
-
-
-def _gone(pid: int) -> bool:
-    """Whether the process ends, or is nothing but an entry that nobody has read yet."""
-    for _ in range(500):
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.01)
-    os.kill(pid, signal.SIGKILL)
-    return False
+    assert gone(child)
 
 
 @jailed
@@ -386,63 +370,54 @@ def test_a_hanging_row_does_not_hold_up_the_others(backend: Any) -> None:
     env.close()
 
 
-def _traces() -> tuple[set[str], set[str], set[str]]:
-    """Threads, descriptors and children of this process."""
-    gc.collect()
-    children = set()
-    for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):
-            children |= set((task / "children").read_text().split())
-    named = {t.name for t in threading.enumerate() if t.name.startswith("toolstep")}
-    return named, {p.name for p in Path("/proc/self/fd").iterdir()}, children
-
-
 @both
 @pytest.mark.skipif(sys.platform != "linux", reason="counts what /proc shows")
 def test_a_thousand_resets_leave_nothing_behind(backend: Any) -> None:
     warm = Python(backend)
     with contextlib.closing(warm):
         warm.session(0).close()
-    before = _traces()
+    before = threads(), descriptors(), children()
     env = ToolUseVectorEnv(4, TASKS, tools=[Python(backend)], autoreset_mode="Disabled")
     for i in range(250):
         env.reset(seed=i)
         if i % 50 == 0:
             env.step([call("print(1)")] * 4)
     env.close()
-    after = _traces()
-    assert after[0] <= before[0]
-    assert len(after[1]) <= len(before[1])
-    assert after[2] <= before[2]
+    gc.collect()
+    assert threads() <= before[0]
+    assert len(descriptors()) <= len(before[1])
+    assert children() <= before[2]
 
 
 @both
 def test_an_env_that_is_closed_during_a_call_ends_its_interpreter(backend: Any) -> None:
-    before = _traces()
+    before = children()
     env = ToolUseVectorEnv(2, TASKS, tools=[Python(backend, timeout=2.0)], autoreset_mode="Disabled")
     env.reset(seed=0)
     env.send([call("while True: pass")] * 2, [0, 1])
     time.sleep(0.3)
     env.close()
     for _ in range(800):
-        if _traces()[2] <= before[2]:
+        gc.collect()
+        if children() <= before:
             break
         time.sleep(0.01)
-    assert _traces()[2] <= before[2]
+    assert children() <= before
 
 
 @both
 def test_an_env_that_is_forgotten_leaves_no_process(backend: Any) -> None:
-    before = _traces()
+    before = children()
     env: Any = ToolUseEnv(TASKS, tools=[Python(backend)])
     env.reset(seed=0)
     env.step(call("1"))
     del env
     for _ in range(500):
-        if _traces()[2] <= before[2]:
+        gc.collect()
+        if children() <= before:
             break
         time.sleep(0.01)
-    assert _traces()[2] <= before[2]
+    assert children() <= before
 
 
 @both

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_fixtures import alive, call, eventually, make_env, make_envs, result, results, row_results
+from mcp_fixtures import call, eventually, make_env, make_envs, result, results, row_results
+from traces import alive
 
 pytest.importorskip("mcp")
 

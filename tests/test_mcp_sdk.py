@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from mcp_fixtures import call, make_env, make_envs, result, results, row_results
-from test_tools_executor import descriptors, threads
+from traces import descriptors, threads
 
 pytest.importorskip("mcp")
 

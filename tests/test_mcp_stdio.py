@@ -19,7 +19,6 @@ import pytest
 from mcp_fixtures import (
     SERVER,
     TASKS,
-    alive,
     call,
     command,
     eventually,
@@ -31,7 +30,7 @@ from mcp_fixtures import (
     running,
     server,
 )
-from test_tools_executor import descriptors, threads
+from traces import alive, descriptors, threads
 
 from toolstep.envs import ToolUseEnv
 from toolstep.envs.tools import MCP, ToolBackendError, tool

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mcp_fixtures import call, eventually, make_env, make_envs, result, results, row_results
 from openapi_server import DOCUMENT, Server, serving
-from test_tools_executor import descriptors, threads
+from traces import descriptors, threads
 
 pytest.importorskip("httpx2")
 pytest.importorskip("jsonschema")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from continuous_fakes import Lagging, ScriptedAgent, add, broken, call, sleep, slow_envs, wait
-from test_tools_executor import descriptors, threads
+from traces import children, descriptors, threads
 
 from toolstep.envs import ToolUseVectorEnv
 from toolstep.envs.tools import tool
@@ -78,13 +78,6 @@ class Nervous(ToolUseVectorEnv):
 def resident_mib() -> float:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def children() -> set[str]:
-    found = set()
-    for task in Path("/proc/self/task").iterdir():
-        found |= set((task / "children").read_text().split())
-    return found
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="counts in /proc")

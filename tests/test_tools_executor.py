@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from traces import descriptors, threads
 
 from toolstep.envs.tools import BoundCall, Executor, as_tool, tool
 from toolstep.envs.types import CallStatus, ToolCall, ToolResult
@@ -51,15 +52,6 @@ def executor() -> Iterator[Executor]:
 def message(result: ToolResult) -> str:
     text: str = json.loads(result.content)["message"]
     return text
-
-
-def threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name.startswith("toolstep")}
-
-
-def descriptors() -> set[str]:
-    folder = Path("/proc/self/fd")
-    return {path.name for path in folder.iterdir()} if folder.exists() else set()
 
 
 @pytest.mark.parametrize("run_in", RUN_IN)

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 import test_tools_worker_side as worker_side
-from test_tools_executor import bound, descriptors, message, threads
+from test_tools_executor import bound, message
+from traces import alive, descriptors, gone, threads
 
 from toolstep.envs.tools import Executor, tool
 from toolstep.envs.types import CallStatus
@@ -53,20 +54,6 @@ class Counter:
 def executor() -> Iterator[Executor]:
     with Executor(4, num_processes=2) as made:
         yield made
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def gone(pid: int, seconds: float = 5) -> bool:
-    until = time.monotonic() + seconds
-    while alive(pid) and time.monotonic() < until:
-        time.sleep(0.005)
-    return not alive(pid)
 
 
 def test_results_and_every_kind_of_failure(executor: Executor) -> None:

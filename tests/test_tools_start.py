@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_tools_executor import bound, descriptors, made_for, message, threads
+from test_tools_executor import bound, made_for, message
+from traces import descriptors, threads
 
 from toolstep.envs.tools import Executor, tool
 from toolstep.envs.types import CallStatus, ToolResult

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import pickle
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 from fragile_verifier import Fragile
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from traces import children
 
 from toolstep.envs import ToolUseEnv
 from toolstep.envs.rewards import RewardError, Verifier, make_reward, register_reward, reward_names, stopped
@@ -286,13 +286,6 @@ def test_the_limit_of_a_pattern_is_processor_time() -> None:
         regex.close()
 
 
-def children() -> set[str]:
-    return {
-        child for thread in Path("/proc/self/task").iterdir() for child in (thread / "children").read_text().split()
-    }
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at /proc")
 def test_the_process_of_a_reward_ends_with_the_env() -> None:
     before = children()
     env = ToolUseEnv([{"prompt": "?", "answer": "a+"}], reward="regex")
