@@ -61,7 +61,7 @@ def run_batch(
 
     Raises ValueError, before anything is sampled, for a prompt that is empty or leaves no room in the context, and for
     parameters that are out of range or not as many as prompts; RuntimeError where the engine is in use;
-    FloatingPointError where the model's logits are not finite.  Whatever is raised, the engine is left as it was.
+    RowFailed where the model's logits are not finite.  Whatever is raised, the engine is left as it was.
     """
     count = len(prompt_ids_list)
     columns = [

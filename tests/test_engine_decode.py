@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolstep.agents.base import Completion, SamplingParams
-from toolstep.agents.engine import Engine, UnsupportedModel
+from toolstep.agents.engine import Engine, RowFailed, UnsupportedModel
 
 LLAMA = em.model()
 
@@ -410,7 +410,7 @@ def test_broken_weights_name_the_row_and_change_nothing() -> None:
     with torch.no_grad():
         good = model.model.embed_tokens.weight[60].clone()
         model.model.embed_tokens.weight[60] = float("nan")
-    with pytest.raises(FloatingPointError, match="row 6: the model's logits are not finite"):
+    with pytest.raises(RowFailed, match="row 6: the model's logits are not finite"):
         engine.generate([2, 6], SamplingParams(max_new_tokens=3))
     assert engine.context(2).tolist() == contexts[0].tolist()
     with torch.no_grad():

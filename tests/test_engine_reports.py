@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from typing import Any
+
 import engine_models as em
 import numpy as np
 import pytest
@@ -86,3 +90,50 @@ def test_one_row_without_finite_logits_is_named_and_the_others_go_on_as_if_nothi
         while not (done := alone.step()):
             pass
         assert got[row].token_ids.tolist() == done[0].completion.token_ids.tolist()
+
+
+def broken(ids: Sequence[int]) -> Any:
+    if len(ids) >= 3:
+        raise KeyError("state 7")
+    return None
+
+
+@pytest.mark.parametrize(
+    ("conditions", "said"),
+    [
+        ({"allow": broken}, "row 9: its constraint failed: KeyError: 'state 7'"),
+        ({"until": broken}, "row 9: its stop condition failed: KeyError: 'state 7'"),
+        (
+            {"allow": lambda ids: np.zeros(em.VOCABULARY, np.bool_)},
+            f"row 9: constraint: expected bool[{em.VOCABULARY}] with one token allowed at least, got "
+            f"bool[{em.VOCABULARY}] with 0 allowed",
+        ),
+        ({"allow": lambda ids: [True, False]}, f"expected bool[{em.VOCABULARY}] .*, got bool[2] with 1 allowed"),
+        ({"allow": lambda ids: np.ones(em.VOCABULARY)}, f"got float64[{em.VOCABULARY}]"),
+    ],
+)
+def test_a_condition_that_fails_ends_its_own_row_and_no_other(conditions: dict[str, Any], said: str) -> None:
+    engine = Engine(MODEL, verify=False)
+    for row, prompt in enumerate(PROMPTS):
+        engine.start(row, row)
+        engine.submit(row, prompt, PARAMS[row], until=lambda ids: len(ids) == 5)
+    engine.start(9, 0)
+    ticket = engine.submit(9, [5, 11], SamplingParams(max_new_tokens=20), **conditions)
+    got = {}
+    failed = []
+    while engine.busy:
+        try:
+            got |= {f.row: f.completion for f in engine.step()}
+        except RowFailed as error:
+            failed.append(str(error))
+            engine.cancel(ticket)
+    assert len(failed) == 1
+    assert re.search(said.replace("[", r"\[").replace("]", r"\]"), failed[0])
+    assert engine.context(9).tolist() == []  # as before `submit`
+    for row, prompt in enumerate(PROMPTS):
+        alone = Engine(MODEL, verify=False)
+        alone.start(row, row)
+        alone.extend(row, prompt)
+        (expected,) = alone.generate([row], PARAMS[row], until=[lambda ids: len(ids) == 5])
+        assert got[row].token_ids.tolist() == expected.token_ids.tolist()
+        assert (len(got[row].token_ids), got[row].finish_reason) == (5, "stop")

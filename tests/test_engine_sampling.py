@@ -145,8 +145,6 @@ def test_a_constraint_leaves_the_allowed_tokens_and_the_plain_logprob() -> None:
             float(torch.softmax(raw[0, [4, 9]], -1)[[4, 9].index(got.tokens[0])]), abs=1e-6
         )
         assert got.model_logprobs[0] == pytest.approx(em.log_softmax(raw[0].double().numpy())[got.tokens[0]], abs=1e-5)
-    with pytest.raises(ValueError, match="one token allowed at least"):
-        choose(raw, np.array([0.5, 0.5]), SamplingParams(), [[], []], [np.zeros(em.VOCABULARY, np.bool_), None])
 
 
 def test_a_bias_outside_the_vocabulary_is_refused() -> None:

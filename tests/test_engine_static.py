@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from toolstep.agents.base import SamplingParams
-from toolstep.agents.engine import Engine
+from toolstep.agents.engine import Engine, RowFailed
 from toolstep.agents.engine import attention as attention_module
 from toolstep.agents.engine.blocks import BlockPool
 from toolstep.agents.engine.decode import StaticDecode
@@ -308,7 +308,7 @@ def test_what_broken_weights_made_look_wrong_is_tried_again_with_the_next_ones()
     good = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     engine.update_weights({name: tensor * float("nan") for name, tensor in good.items()})
     rows = begin(engine, [em.ids(0, 9)])
-    with pytest.raises(FloatingPointError):
+    with pytest.raises(RowFailed):
         engine.generate(rows, LONG)
     with engine.packed.rollout_mode():
         tree, feeds = decoding(watched.packed, [3])

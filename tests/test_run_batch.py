@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from toolstep.agents import Engine, SamplingParams, run_batch
+from toolstep.agents.engine import RowFailed
 
 MODEL = em.model()
 PROMPTS = [em.ids(i, 3 + 5 * i % 40) for i in range(9)]
@@ -137,7 +138,7 @@ def test_broken_weights_raise_and_nothing_stays_behind():
     with torch.no_grad():
         model.model.norm.weight.fill_(float("nan"))
     broken = Engine(model, verify=False)
-    with pytest.raises(FloatingPointError, match="logits are not finite"):
+    with pytest.raises(RowFailed, match="logits are not finite"):
         run_batch(broken, PROMPTS, 4, stop_ids=())
     assert not broken.busy
     assert not broken.scheduler.rows

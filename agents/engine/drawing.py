@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from toolstep.agents.base import SamplingParams
+from toolstep.agents.base import FinishReason, SamplingParams
 from toolstep.agents.engine.interface import RowFailed
 from toolstep.agents.engine.rows import Turn
 from toolstep.agents.engine.sampling import Choice, NonFiniteLogits, choose
@@ -31,6 +32,7 @@ def draw(turns: Sequence[Turn], logits: torch.Tensor, version: int) -> None:
 
     logits [len(turns), V], made by weights of version `version`.  Raises RowFailed, and then no turn has got an id.
     """
+    allowed = [_allowed(turn, logits.shape[1]) for turn in turns]
     groups: dict[SamplingParams, list[int]] = {}
     for i, turn in enumerate(turns):
         groups.setdefault(turn.params.shape, []).append(i)
@@ -43,7 +45,7 @@ def draw(turns: Sequence[Turn], logits: torch.Tensor, version: int) -> None:
                 uniforms,
                 params,
                 [turns[i].state.sampled for i in members],
-                [None if (allow := turns[i].allow) is None else allow(turns[i].tokens) for i in members],
+                [allowed[i] for i in members],
             )
             choices.append((members, choice))
         except NonFiniteLogits as error:
@@ -53,14 +55,50 @@ def draw(turns: Sequence[Turn], logits: torch.Tensor, version: int) -> None:
                 f"the model's logits are not finite after {len(turn.state.ids)} ids (weight version {version}); "
                 "the weights are probably broken by the last update",
             ) from None
+    ends = {i: _ends(turns[i], int(token)) for members, choice in choices for i, token in zip(members, choice.tokens)}
     for members, choice in choices:
         columns = (choice.tokens.tolist(), choice.logprobs.tolist(), choice.model_logprobs.tolist(), choice.top)
         for i, token, logprob, model_logprob, top in zip(members, *columns, strict=True):
             turns[i].top += [top] if top else []
-            _take(turns[i], token, logprob, model_logprob, version)
+            _take(turns[i], token, logprob, model_logprob, version, ends[i])
 
 
-def _take(turn: Turn, token: int, logprob: float, model_logprob: float, version: int) -> None:
+def _allowed(turn: Turn, vocabulary: int) -> NDArray[np.bool_] | None:
+    """What the turn's constraint lets come next; a constraint is foreign code, and fails alone."""
+    if turn.allow is None:
+        return None
+    try:
+        given = turn.allow(turn.tokens)
+    except Exception as error:
+        raise RowFailed(turn.row, f"its constraint failed: {type(error).__name__}: {error}") from error
+    if given is None:
+        return None
+    mask = np.asarray(given)
+    if mask.dtype != np.bool_ or mask.shape != (vocabulary,) or not mask.any():
+        raise RowFailed(
+            turn.row,
+            f"constraint: expected bool[{vocabulary}] with one token allowed at least, got "
+            f"{mask.dtype}{list(mask.shape)} with {int(mask.sum())} allowed",
+        )
+    return mask
+
+
+def _ends(turn: Turn, token: int) -> FinishReason | None:
+    """Why the turn is over with this id."""
+    if token in turn.stop:
+        return "stop"
+    if turn.until is not None:
+        try:
+            if turn.until([*turn.tokens, token]):
+                return "stop"
+        except Exception as error:
+            raise RowFailed(turn.row, f"its stop condition failed: {type(error).__name__}: {error}") from error
+    return "length" if len(turn.tokens) + 1 >= turn.limit else None
+
+
+def _take(
+    turn: Turn, token: int, logprob: float, model_logprob: float, version: int, finish: FinishReason | None
+) -> None:
     if turn.version is None:
         turn.version = version
     turn.tokens.append(token)
@@ -71,7 +109,4 @@ def _take(turn: Turn, token: int, logprob: float, model_logprob: float, version:
     state.ids.append(token)
     if state.leaf is not None:
         state.leaf.ids.append(token)
-    if token in turn.stop or (turn.until is not None and turn.until(turn.tokens)):
-        turn.finish = "stop"
-    elif len(turn.tokens) >= turn.limit:
-        turn.finish = "length"
+    turn.finish = finish

@@ -205,8 +205,9 @@ class Engine:
     def step(self) -> list[Finished]:
         """Run one forward of everything that can be computed now; the turns that ended since the last call.
 
-        Raises RowFailed, a FloatingPointError, where the model's logits are not finite: it names the row, nothing is
-        lost, and the turns are computed anew at the next call.
+        Raises RowFailed where the model's logits are not finite, or where an `allow` or `until` raises or allows
+        nothing: it names the row, nothing is lost, and the turns are computed anew at the next call (`release` or
+        `cancel` that one before, and the others go on).
         """
         done, self._done = self._done, []
         if self._tickets:

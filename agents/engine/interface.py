@@ -30,8 +30,8 @@ class EngineStats:
     preemptions: int = 0
 
 
-class RowFailed(FloatingPointError):
-    """No token can be sampled for `row`: the model's logits are not finite."""
+class RowFailed(RuntimeError):
+    """No token can be sampled for `row`: the model's logits are not finite, or its `allow` or `until` failed."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(f"row {row}: {reason}")

@@ -112,13 +112,13 @@ def choose(
 
     logits [n, V] of any float dtype (computed in fp32); uniforms f64[n] in [0, 1) (not read when greedy);
     histories: the ids that each row has sampled in its episode so far.  allowed: bool[V] for the rows that may take
-    some tokens only (a constraint).
+    some tokens only (a constraint), one at least.
 
     The order is penalties, bias, constraint, temperature, top-k, top-p, min-p.  `logprobs` are those of the resulting
     distribution.  Greedy (`temperature == 0`) takes the best token after the penalties and reports its log-probability
     under the penalised distribution at temperature 1; truncation cannot change the best token and is left out.
 
-    Raises NonFiniteLogits; ValueError where a constraint allows nothing.
+    Raises NonFiniteLogits.
     """
     raw = logits.float()
     best, sums, raw_total = _exponentials(raw)
@@ -153,15 +153,9 @@ def choose(
 def _constrain(scores: torch.Tensor, allowed: Sequence[NDArray[np.bool_] | None] | None) -> torch.Tensor:
     if allowed is None or all(mask is None for mask in allowed):
         return scores
-    vocabulary = scores.shape[1]
-    masks = np.ones((len(scores), vocabulary), np.bool_)
+    masks = np.ones(scores.shape, np.bool_)
     for i, mask in enumerate(allowed):
         if mask is not None:
-            if mask.shape != (vocabulary,) or not mask.any():
-                raise ValueError(
-                    f"constraint: expected bool[{vocabulary}] with one token allowed at least, got "
-                    f"{mask.dtype}{list(mask.shape)} with {int(mask.sum())} allowed"
-                )
             masks[i] = mask
     return scores.masked_fill(~torch.from_numpy(masks).to(scores.device), float("-inf"))
 

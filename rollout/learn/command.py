@@ -182,12 +182,13 @@ def _run(context: typer.Context) -> None:
         if resume:
             values = resumed(out, context.info_name or "", values, given)
         run: TrainingRun = TrainingRun(context.info_name or "", out, values, resume=resume)
+    from toolstep.agents.engine import RowFailed
     from toolstep.rollout import console
     from toolstep.rollout.storage import StorageError
 
     try:
         run.train(quiet=as_json)
-    except (StorageError, ValueError, FloatingPointError) as error:  # nothing to learn, a loss that is not finite
+    except (StorageError, ValueError, FloatingPointError, RowFailed) as error:  # nothing to learn, not finite
         fail(error, FAILED)
     console.print_json(run.document()) if as_json else run.show()
     if run.interrupted:
