@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from toolstep.rollout.serve.answers import Answer
 from toolstep.rollout.serve.ask import ask_chat, ask_completion
+from toolstep.rollout.serve.body import BodyLimit
 from toolstep.rollout.serve.errors import APIError, BadRequest
 from toolstep.rollout.serve.generation import Events, Generation
 from toolstep.rollout.serve.metrics import Metrics
@@ -45,6 +46,7 @@ def make_app(served: Served) -> FastAPI:
             now = time.monotonic()
             metrics.count(endpoint, status, now - getattr(http.state, "began", now))
 
+    app.add_middleware(BodyLimit)
     _answer_errors_in_openais_form(app, over)
 
     async def answer(http: Request, request: Sampling, ask: Callable[[Events], Asked]) -> Response:
@@ -111,7 +113,7 @@ def _answer_errors_in_openais_form(app: FastAPI, over: Callable[[Request, int], 
         # Of the ways to read a field the one that went furthest; the names of those ways are no part of the path.
         furthest = max(error.errors(), key=lambda e: len(e["loc"]))
         steps = () if furthest["type"] == "json_invalid" else furthest["loc"]
-        path = [str(step) for step in steps if step not in ("body", "str") and "[" not in str(step)]
+        path = [str(step) for step in steps if step not in ("body", "str", "OneTool") and "[" not in str(step)]
         where = ".".join(path)
         return reply(http, BadRequest(f"{where}: {furthest['msg']}" if where else str(furthest["msg"]), where or None))
 

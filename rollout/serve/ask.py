@@ -8,7 +8,7 @@ from toolstep.rollout.serve.answers import Answer, ChatAnswer, CompletionAnswer
 from toolstep.rollout.serve.errors import BadRequest
 from toolstep.rollout.serve.generation import Events, Generation
 from toolstep.rollout.serve.messages import read_messages
-from toolstep.rollout.serve.protocol import ChatRequest, CompletionRequest
+from toolstep.rollout.serve.protocol import ChatRequest, CompletionRequest, OneTool
 from toolstep.rollout.serve.served import Served
 
 DEFAULT_MAX_TOKENS = 16  # of plain completions, OpenAI's
@@ -17,7 +17,7 @@ _TAIL = 256  # characters of a prompt in which a thought may have been opened
 
 def ask_chat(served: Served, request: ChatRequest, events: Events) -> tuple[Answer, list[Generation]]:
     """Render the conversation.  Text of messages never becomes a control token."""
-    if served.chat is None:
+    if served.chat is None or served.forced is None:
         raise BadRequest(f"the model has no chat template that can be used: {served.no_chat}", "messages")
     messages = read_messages(request.messages)
     tools = None
@@ -32,8 +32,14 @@ def ask_chat(served: Served, request: ChatRequest, events: Events) -> tuple[Answ
         raise BadRequest(str(error), "messages") from None
     ids = prompt.ids.tolist()
     limit = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
-    generations = served.generations(request, [ids], events, max_tokens=limit, top_logprobs=request.top_logprobs or 0)
     form, tail = served.chat.tool_call_format, prompt.text[-_TAIL:]
+    constrain = None
+    if request.tool_choice == "required" or isinstance(request.tool_choice, OneTool):
+        only = request.tool_choice.function.name if isinstance(request.tool_choice, OneTool) else None
+        constrain = served.forced.constrain(only, tools or (), tail)
+    generations = served.generations(
+        request, [ids], events, max_tokens=limit, top_logprobs=request.top_logprobs or 0, constrain=constrain
+    )
     return ChatAnswer(served, request, ids, generations, form, tail, tools), generations
 
 

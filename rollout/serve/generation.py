@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from toolstep.agents.base import FinishReason, SamplingParams
 from toolstep.agents.engine import Ticket
+from toolstep.agents.engine.rows import Allow
 
 
 class Chunk(NamedTuple):
@@ -30,7 +31,7 @@ class Generation:
     """What the worker samples.
 
     index: its place in the request.  stop_strings: texts at which it stops, looked for in the text of the sampled ids
-    that are not in `hidden`.  stream: whether chunks are wanted before the end.
+    that are not in `hidden`.  stream: whether chunks are wanted before the end.  allow: what may be sampled.
     row, ticket, sent (ids that went out), submitted (time.monotonic): the worker's notes.
     """
 
@@ -43,6 +44,7 @@ class Generation:
     stop_strings: tuple[str, ...] = ()
     hidden: frozenset[int] = frozenset()
     stream: bool = False
+    allow: Allow | None = None
     row: int = -1
     ticket: Ticket = -1
     sent: int = 0

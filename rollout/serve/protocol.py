@@ -150,12 +150,23 @@ class ToolIn(BaseModel):
         return {"type": "function", "function": function}
 
 
+class FunctionName(BaseModel):
+    name: str
+
+
+class OneTool(BaseModel):
+    """The tool that is to be called."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
 class ChatRequest(Sampling):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[list[MessageIn], Field(min_length=1)]
     tools: list[ToolIn] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: Literal["none", "auto", "required"] | OneTool | None = None
     max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=_MOST_TOP_LOGPROBS)] | None = None
@@ -164,8 +175,6 @@ class ChatRequest(Sampling):
 
     @model_validator(mode="after")
     def _check_choices(self) -> Self:
-        if self.tool_choice not in (None, "none", "auto"):
-            raise Unsupported("tool_choice must be 'auto' or 'none': this server cannot force a call", "tool_choice")
         if self.top_logprobs and not self.logprobs:
             raise Unsupported("top_logprobs needs logprobs: true", "top_logprobs")
         return self

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from toolstep.agents.base import SamplingParams
+from toolstep.agents.constrain import Constrain
 from toolstep.agents.text import SingleTokens
 from toolstep.envs.chat import ChatTemplate
 from toolstep.rollout.serve.errors import BadRequest, ContextTooLong, UnknownModel
+from toolstep.rollout.serve.forced import ForcedCalls
 from toolstep.rollout.serve.generation import Events, Generation
 from toolstep.rollout.serve.protocol import Sampling
 from toolstep.rollout.serve.worker import Worker
@@ -41,6 +43,7 @@ class Served:
             ""
         )  # the first call undoes truncation and padding; later ones change nothing, so threads may share
         self.tokens = SingleTokens(self.tokenizer)
+        self.forced = None if self.chat is None else ForcedCalls(self.chat, self.worker.engine.packed.vocabulary)
         self.special_ids = frozenset(int(i) for i, token in added.items() if token.special)
 
     @property
@@ -60,8 +63,12 @@ class Served:
         max_tokens: int | None,
         top_logprobs: int,
         hidden: frozenset[int] = frozenset(),
+        constrain: Constrain | None = None,
     ) -> list[Generation]:
-        """Each prompt `n` times.  Choice i of a prompt has a seed that depends on the request's and i alone."""
+        """Each prompt `n` times.  Choice i of a prompt has a seed that depends on the request's and i alone.
+
+        constrain: called with a generation's index, what it may sample.
+        """
         n = request.n or 1
         stop_ids = frozenset(request.stop_token_ids or ()) | (frozenset() if request.ignore_eos else self.stop_ids)
         seeds = _seeds(request.seed, n)
@@ -80,6 +87,7 @@ class Served:
                         stop_strings=request.stops,
                         hidden=hidden,
                         stream=bool(request.stream),
+                        allow=None if constrain is None else constrain(len(out)),
                     )
                 )
         return out

@@ -191,7 +191,12 @@ class Worker:
             until = StopWatch(self._tokenizer, generation.stop_strings, generation.hidden)
         self.engine.start(generation.row, generation.seed)
         generation.ticket = self.engine.submit(
-            generation.row, generation.prompt_ids, generation.sampling, generation.stop_ids, until=until
+            generation.row,
+            generation.prompt_ids,
+            generation.sampling,
+            generation.stop_ids,
+            allow=generation.allow,
+            until=until,
         )
         g = self.gauges
         self.gauges = g._replace(
