@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import engine_models as em
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from toolstep.agents import Engine, SamplingParams
+from toolstep.agents.base import Completion
 from toolstep.agents.engine import RowFailed
 
 MODEL = em.model()
@@ -59,6 +60,19 @@ def test_a_turn_under_way_can_be_looked_at():
     assert engine.partial(ticket) == ([], [], [])
 
 
+def played(engine: Engine, give_up: Callable[[], None]) -> tuple[dict[int, Completion], list[RowFailed]]:
+    """Turns by row, and the failures, after each of which the row that failed is given up."""
+    got = {}
+    failed = []
+    while engine.busy:
+        try:
+            got |= {f.row: f.completion for f in engine.step()}
+        except RowFailed as error:
+            failed.append(error)
+            give_up()
+    return got, failed
+
+
 def test_one_row_without_finite_logits_is_named_and_the_others_go_on_as_if_nothing_had_been():
     model = em.model(seed=2)
     with torch.no_grad():
@@ -73,15 +87,8 @@ def test_one_row_without_finite_logits_is_named_and_the_others_go_on_as_if_nothi
         engine.submit(row, prompt, params[row], stop)
     engine.start(9, 0)
     engine.submit(9, [5, 11], SamplingParams(max_new_tokens=6, temperature=0.3))
-    got = {}
-    failed = []
-    while engine.busy:
-        try:
-            got |= {f.row: f.completion for f in engine.step()}
-        except RowFailed as error:
-            failed.append(error.row)
-            engine.release(error.row)
-    assert failed == [9]
+    got, failed = played(engine, lambda: engine.release(9))
+    assert [error.row for error in failed] == [9]
     assert sorted(got) == [0, 1, 2, 3]
     for row, prompt in enumerate(prompts):
         alone = Engine(model, verify=False)
@@ -119,16 +126,9 @@ def test_a_condition_that_fails_ends_its_own_row_and_no_other(conditions: dict[s
         engine.submit(row, prompt, PARAMS[row], until=lambda ids: len(ids) == 5)
     engine.start(9, 0)
     ticket = engine.submit(9, [5, 11], SamplingParams(max_new_tokens=20), **conditions)
-    got = {}
-    failed = []
-    while engine.busy:
-        try:
-            got |= {f.row: f.completion for f in engine.step()}
-        except RowFailed as error:
-            failed.append(str(error))
-            engine.cancel(ticket)
+    got, failed = played(engine, lambda: engine.cancel(ticket))
     assert len(failed) == 1
-    assert re.search(said.replace("[", r"\[").replace("]", r"\]"), failed[0])
+    assert re.search(said.replace("[", r"\[").replace("]", r"\]"), str(failed[0]))
     assert engine.context(9).tolist() == []  # as before `submit`
     for row, prompt in enumerate(PROMPTS):
         alone = Engine(MODEL, verify=False)
