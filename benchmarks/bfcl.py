@@ -15,9 +15,10 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from tests.bfcl_official import Verdict, verdicts
+from bfcl_official import Verdict, verdicts
+
 from toolstep.envs.tasks.bfcl import MULTI_TURN, SINGLE_TURN
 from toolstep.envs.tasks.bfcl.data import entries
 

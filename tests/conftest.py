@@ -33,6 +33,6 @@ sys.modules["toolstep"] = _toolstep
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
-    from tests.tiny import tiny_tokenizer
+    from tiny import tiny_tokenizer
 
     return tiny_tokenizer()

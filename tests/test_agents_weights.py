@@ -80,7 +80,7 @@ def test_a_device_that_is_not_there_is_named() -> None:
 
 
 def test_half_a_model_is_named(tmp_path: Path) -> None:
-    from tests.tiny import tiny_model
+    from tiny import tiny_model
 
     tiny_model(64).save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"half a download")

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from python_attacks import attacks as python_attacks
+from test_builtin_files import PATHS
+from test_builtin_sql import GROWING, SCRIPT
+from test_builtin_sql import attacks as sql_attacks
 
-from tests.python_attacks import attacks as python_attacks
-from tests.test_builtin_files import PATHS
-from tests.test_builtin_sql import GROWING, SCRIPT
-from tests.test_builtin_sql import attacks as sql_attacks
 from toolstep.envs import ToolUseVectorEnv
 from toolstep.envs.tools.builtin import SQL, Files, Python, cpython, monty
 

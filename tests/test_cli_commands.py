@@ -412,7 +412,7 @@ def test_interrupt_exits_130_and_keeps_what_is_finished(path, tmp_path, kind):
 @pytest.fixture(scope="module")
 def base_model(tmp_path_factory):
     """A folder with a model whose tokenizer has no chat template, and a file with one."""
-    from tests.tiny import TEMPLATE, tiny_model, tiny_tokenizer
+    from tiny import TEMPLATE, tiny_model, tiny_tokenizer
 
     folder = tmp_path_factory.mktemp("base")
     tokenizer = tiny_tokenizer()

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny import TEMPLATE, tiny_model, tiny_tokenizer
 
-from tests.tiny import TEMPLATE, tiny_model, tiny_tokenizer
 from toolstep.agents import LLMAgent
 from toolstep.agents.base import SamplingParams
 from toolstep.envs import EpisodeRecord, Message, Source, Task, ToolUseEnv, ToolUseVectorEnv

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from test_rollout_types import make
+from tiny import tiny_model
 from torch.nn.functional import log_softmax
 
-from tests.tiny import tiny_model
 from toolstep.rollout.batch import RolloutBatch
 from toolstep.rollout.logprobs import token_logprobs, token_logprobs_and_entropy
 

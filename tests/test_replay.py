@@ -307,7 +307,7 @@ def test_turn_that_an_agent_gave_up_is_given_up_again() -> None:
             ids = np.array([7, 8], np.int32)
             return [Completion(ids, -np.ones(2, np.float32), -np.ones(2, np.float32), "abort") for _ in rows]
 
-    from tests.tiny import tiny_tokenizer
+    from tiny import tiny_tokenizer
 
     def make() -> ToolUseVectorEnv:
         return ToolUseVectorEnv(1, "calculator", view="tokens", tokenizer=tiny_tokenizer())

@@ -30,7 +30,7 @@ from toolstep.envs.types import EpisodeRecord, Message
 pytest.importorskip("bfcl_eval", reason=INSTALL)
 mpmath = pytest.importorskip("mpmath", reason=INSTALL)
 
-from tests.bfcl_official import our_multi_turn, perturbed_talks, right_talk, verdicts  # noqa: E402
+from bfcl_official import our_multi_turn, perturbed_talks, right_talk, verdicts  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 WITH_ANSWERS = [c for c in (*MULTI_TURN, *SINGLE_TURN) if "relevance" not in c]
