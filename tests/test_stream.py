@@ -168,8 +168,8 @@ def test_rows_come_back_in_order_of_completion_and_do_not_wait_for_each_other() 
     envs = make(3, max_turns=None)
     envs.begin([0, 1, 2], [0, 1, 2])
     began = time.perf_counter()
-    envs.send([call("sleep", ms=2000), call("wait", ms=150), call("add", a=1)], [0, 1, 2])
-    assert time.perf_counter() - began < 1.5
+    envs.send([call("sleep", ms=3000), call("wait", ms=150), call("add", a=1)], [0, 1, 2])
+    assert time.perf_counter() - began < 2.5
     assert envs.pending == 3
     rows = []
     while envs.pending > 1:
@@ -177,7 +177,7 @@ def test_rows_come_back_in_order_of_completion_and_do_not_wait_for_each_other() 
         rows += got.rows
         if 2 in got.rows and 1 not in rows:  # goes on while the others wait
             envs.send([call("add", a=2)], [2])
-    assert time.perf_counter() - began < 1.5
+    assert time.perf_counter() - began < 2.5
     assert set(rows) == {1, 2}
     rows.clear()
     assert envs.recv(timeout=5).rows == [0]
@@ -187,11 +187,11 @@ def test_rows_come_back_in_order_of_completion_and_do_not_wait_for_each_other() 
 def test_recv_with_a_timeout_returns_what_there_is() -> None:
     envs = make(2)
     envs.begin([0, 1], [0, 1])
-    envs.send([call("sleep", ms=400), "5"], [0, 1])
+    envs.send([call("sleep", ms=1500), "5"], [0, 1])
     assert envs.recv(min_rows=2, timeout=0.05).rows == [1]
     began = time.perf_counter()
     nothing = envs.recv(timeout=0)
-    assert time.perf_counter() - began < 0.1
+    assert time.perf_counter() - began < 1
     assert nothing.rows == nothing.observations == nothing.infos == []
     assert nothing.rewards.shape == (0,)
     assert envs.pending == 1
@@ -382,7 +382,7 @@ def test_cancelled_rows_come_back_with_an_error_for_the_model() -> None:
     began = time.perf_counter()
     envs.cancel([0, 1])
     got = envs.recv(min_rows=2)
-    assert time.perf_counter() - began < 1
+    assert time.perf_counter() - began < 1.8
     assert sorted(got.rows) == [0, 1]
     assert [info["call_statuses"] for info in got.infos] == [["tool_error"]] * 2
     assert json.loads(got.infos[0]["new_messages"][1]["content"])["message"].endswith("was cancelled")

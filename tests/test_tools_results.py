@@ -199,11 +199,11 @@ def test_the_cost_does_not_grow_with_the_text() -> None:
         seen.append(len(text))
         return text[: 4 * n]
 
-    began = time.perf_counter()
+    began = time.thread_time()
     limit_result("a" * 50_000_000, 64, keep_counting)
     assert max(seen) < 10_000
     assert len(seen) < 100
-    assert time.perf_counter() - began < 2
+    assert time.thread_time() - began < 2
 
 
 def test_a_negative_limit_is_refused() -> None:
