@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-import os
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -97,8 +97,11 @@ def growth(engine: Engine, vocabulary: int, rows: int = 16) -> list[tuple[int, f
 
 
 def resident() -> int:
-    """Bytes of this process that are in memory; 0 where the system does not tell."""
+    """Bytes of this process's own pages that are in memory, without those of files, which the system takes as it likes;
+    0 where it does not tell.
+    """
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        found = re.search(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())
     except OSError:
-        return 0
+        found = None
+    return 0 if found is None else 1024 * int(found[1])
