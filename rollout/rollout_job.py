@@ -9,7 +9,7 @@ from typing import Any
 
 from toolstep.agents.base import NotTrainable, TokenAgent, check_trainable
 from toolstep.rollout import console, storage
-from toolstep.rollout.batch import BatchError, RolloutBatch
+from toolstep.rollout.batch import RolloutBatch
 from toolstep.rollout.build import Settings
 from toolstep.rollout.evaluate import summarize
 from toolstep.rollout.export.files import check_output, write_rollout
@@ -75,7 +75,7 @@ class RolloutJob(Job):
             if self.format is Format.JSONL:
                 storage.write_json(storage.config_beside(self.out), self.config)
             self.batch = RolloutBatch.from_trajectories(rows) if self.format.needs_ids else None
-        except BatchError as error:
+        except Exception as error:  # whatever a format cannot hold, what was played is kept
             kept = self.out.with_name(f"{self.out.name}.episodes{Format.JSONL.suffix}")
             storage.write_episodes(kept, rows)
             storage.write_json(storage.config_beside(kept), self.config)

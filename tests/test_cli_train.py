@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tiny import tiny_model, tiny_tokenizer
 
+from toolstep.rollout import storage
 from toolstep.rollout.cli import main
 from toolstep.rollout.learn.log import read_log
 from toolstep.rollout.learn.online import OnlineLearner
@@ -47,8 +48,11 @@ def test_sft_then_grpo_from_its_model(model: str, tmp_path: Path, capsys: pytest
     assert run(*sft, "--max-turns", 4, "--learning-rate", 1e-3) == 0
     assert "agent: hf:" in capsys.readouterr().out
     lines = read_log(warm / "metrics.jsonl")
-    assert [line["iteration"] for line in lines] == [1, 2, 3]
-    assert lines[-1]["loss"] < lines[0]["loss"]
+    assert [line["iteration"] for line in lines] == [0, 1, 2, 3]
+    assert "eval/success" in lines[0]
+    assert lines[-1]["loss"] < lines[1]["loss"]
+    assert run("sft", "--resume", "--episodes", 9, "--out", warm) == 2
+    assert "--episodes is 6 in" in capsys.readouterr().err
     names = {p.name for p in warm.iterdir()}
     assert names >= {"config.json", "metrics.jsonl", "checkpoint.safetensors", "model"}
     assert run(*GRPO, *options(f"hf:{warm / 'model'}", tmp_path / "rl"), "--episodes", 8, "--json") == 0
@@ -96,6 +100,50 @@ def test_an_interrupted_run_goes_on_where_its_checkpoint_is(
     assert [line["iteration"] for line in read_log(half / "metrics.jsonl")] == [0, 1, 2, 3, 4, 5]
     a, b = ((folder / "model" / "model.safetensors").read_bytes() for folder in (whole, half))
     assert a == b
+
+
+def test_a_run_that_was_ended_before_its_first_checkpoint_or_made_longer_can_be_resumed_as_it_says(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, half = tmp_path / "whole", tmp_path / "half"
+    assert run(*GRPO, *options(model, whole), "--episodes", 12) == 0
+    real, ends = OnlineLearner._iterate, [1, 2]
+
+    def interrupted(self: Any, remaining: float) -> Any:
+        if ends and self.iteration == ends[0]:
+            ends.pop(0)
+            raise KeyboardInterrupt
+        return real(self, remaining)
+
+    monkeypatch.setattr(OnlineLearner, "_iterate", interrupted)
+    assert run(*GRPO, *options(model, half), "--episodes", 8, "--save-every", 100) == 130
+    assert not (half / "checkpoint.safetensors").exists()
+    (half / ".checkpoint.safetensors.dead").write_text("half of one")
+    assert run("grpo", "--resume", "--episodes", 12, "--out", half) == 130
+    assert f"go on with --resume --out {half}" in capsys.readouterr().out
+    assert run("grpo", "--resume", "--out", half) == 0
+    assert [line["iteration"] for line in read_log(half / "metrics.jsonl")] == [0, 1, 2, 3]
+    assert json.loads((half / "config.json").read_text())["options"]["episodes"] == 12
+    assert not (half / ".checkpoint.safetensors.dead").exists()
+    a, b = ((folder / "model" / "model.safetensors").read_bytes() for folder in (whole, half))
+    assert a == b
+    with storage.locked(half):
+        assert run("grpo", "--resume", "--out", half) == 1
+    assert "another process is writing to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{", "is no JSON"), ("[1]", "has no method and options"), ('{"agent": "oracle"}', "has no method and options")],
+)
+def test_a_folder_of_something_else_cannot_be_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    (tmp_path / "config.json").write_text(text)
+    assert run("grpo", "--resume", "--out", tmp_path) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert str(tmp_path) in told.replace("\n", "")
 
 
 def test_a_finished_run_can_be_made_longer_and_nothing_else(

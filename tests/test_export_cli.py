@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -158,4 +159,9 @@ def test_episodes_that_the_format_cannot_hold_are_kept(tmp_path):
     with pytest.raises(StorageError, match=r"has 3 contexts; .*; the episodes are in .*x\.json\.episodes\.jsonl"):
         job.write()
     assert len(read_episodes(tmp_path / "x.json.episodes.jsonl")) == 2
+    # Any other failure costs no more: a seed that is no 64-bit number.
+    job.out, job.format, job.finished = tmp_path / "y.parquet", Format.PARQUET, [replace(segmented()[0], seed=2**63)]
+    with pytest.raises(StorageError, match=r"the episodes are in .*y\.parquet\.episodes\.jsonl"):
+        job.write()
+    assert read_episodes(tmp_path / "y.parquet.episodes.jsonl")[0].seed == 2**63
     job.envs.close()

@@ -72,8 +72,11 @@ def test_calls_of_different_arguments_fit_one_column():
 
 def test_hostile_text_and_a_missing_group_survive():
     text = "a\ud800b\x00 <|im_end|>"
-    row = to_table([make([((), (5,), 1.0)], messages=[{"role": "assistant", "content": text}])]).to_pylist()[0]
-    assert row["messages"][0]["content"] == "a?b\x00 <|im_end|>"
+    told = {"task_id": text, "error": text, "tags": {text: text}}
+    row = to_table([make([((), (5,), 1.0)], messages=[{"role": "assistant", "content": text}], **told)]).to_pylist()[0]
+    clean = "a?b\x00 <|im_end|>"
+    assert row["messages"][0]["content"] == row["task_id"] == row["error"] == clean
+    assert row["tags"] == [{"name": clean, "value": clean}]
     assert row["group_id"] is None
 
 

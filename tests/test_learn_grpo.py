@@ -43,6 +43,29 @@ def test_what_earns_more_than_its_group_becomes_more_likely(objective: str) -> N
     assert after > before + 0.15
 
 
+def test_callbacks_and_whoever_comes_next_sample_from_what_was_trained() -> None:
+    agent = make_agent()
+    off: list[float] = []
+
+    def told(*_: Any) -> float:
+        agent.start(0, 1)
+        (turn,) = agent.act([0], [np.arange(5, 25)])
+        ids = torch.tensor([[*range(5, 25), *turn.token_ids]])
+        with torch.no_grad():
+            full = agent.model(input_ids=ids, use_cache=False).logits[0, 19:-1].log_softmax(-1)
+        plain = full.gather(-1, ids[0, 20:, None])[:, 0].numpy()
+        off.append(float(np.abs(plain - turn.logprobs).max()))
+        agent.release(0)
+        return 0.0  # not False: the training goes on
+
+    made = learner(agent=agent)
+    made.learn(24, callbacks=[told])
+    told()
+    assert len(off) == 4
+    assert max(off) < 1e-4
+    learner(agent=agent, seed=2).learn(8)  # its first ratios are checked by itself
+
+
 def test_the_first_step_of_a_fresh_rollout_has_ratio_one_and_later_ones_move() -> None:
     seen = history(learner(rollout_interval=3, tools=True), 16)
     for metrics in seen:

@@ -45,7 +45,10 @@ Tasks = Annotated[
 ]
 Out = Annotated[Path, typer.Option(help="Folder of the run.")]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on from OUT's checkpoint, with OUT's options; --episodes may be more.")
+    bool,
+    typer.Option(
+        "--resume", help="Go on from OUT's checkpoint, with OUT's options (grpo, dpo: --episodes may be more)."
+    ),
 ]
 LearningRate = Annotated[float, typer.Option(min=0.0, help="Peak, after a warm-up.")]
 Lora = Annotated[int | None, typer.Option(min=1, help="Train adapters of this rank instead of all weights (peft).")]
@@ -184,11 +187,12 @@ def _run(context: typer.Context) -> None:
         run: TrainingRun = TrainingRun(context.info_name or "", out, values, resume=resume)
     from toolstep.agents.engine import RowFailed
     from toolstep.rollout import console
+    from toolstep.rollout.learn.grpo import SamplerMismatch
     from toolstep.rollout.storage import StorageError
 
     try:
         run.train(quiet=as_json)
-    except (StorageError, ValueError, FloatingPointError, RowFailed) as error:  # nothing to learn, not finite
+    except (StorageError, ValueError, FloatingPointError, RowFailed, SamplerMismatch) as error:
         fail(error, FAILED)
     console.print_json(run.document()) if as_json else run.show()
     if run.interrupted:

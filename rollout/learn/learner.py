@@ -143,12 +143,13 @@ class Learner:
     def _finish_iteration(self, metrics: dict[str, float], callbacks: Sequence[Callback], *, last: bool) -> bool:
         """Evaluate, log and save what is due; whether the training goes on."""
         t = self.training
+        self.agent.update_weights()  # callbacks, and whoever plays with the agent afterwards, see what was trained
         if last or self.iteration % t.eval_every == 0:
             metrics |= self.evaluate()
         if self.log is not None:
             self.log.write(self.iteration, metrics)
         verdicts = [callback(self, metrics) for callback in callbacks]
-        goes_on = not last and False not in verdicts
+        goes_on = not last and not any(verdict is False for verdict in verdicts)
         if t.save is not None and (not goes_on or self.iteration % t.save_every == 0):
             self.save(t.save)
         if not goes_on and self.log is not None:

@@ -40,18 +40,24 @@ def resumed(out: Path, method: str, values: Mapping[str, Any], given: set[str]) 
     path = out / "config.json"
     with storage.clear_errors(path, "read"):
         text = path.read_text(encoding="utf-8")
-    saved = json.loads(text)
+    try:
+        saved = json.loads(text)
+    except ValueError as error:
+        raise StorageError(f"{path} is no JSON: {error}") from None
+    if not isinstance(saved, dict) or not isinstance(saved.get("options"), dict) or "method" not in saved:
+        raise StorageError(f"{out} holds no run of `toolstep train`: {path} has no method and options")
     if saved["method"] != method:
         raise StorageError(f"{out} holds a run of `toolstep train {saved['method']}`, not of {method}")
     values = json.loads(json.dumps(dict(values)))  # as they are read back: a tuple is a list there
     options: dict[str, Any] = {**values, **saved["options"]}  # one that is newer than the run has its default
-    for name in sorted(given - {"episodes"}):
+    free = set() if method == "sft" else {"episodes"}
+    for name in sorted(given - free):
         if values[name] != options[name]:
             raise ValueError(
                 f"--{name.replace('_', '-')} is {options[name]!r} in {path}, got {values[name]!r}: a resumed run keeps "
-                "its options (all but --episodes)"
+                f"its options{' (all but --episodes)' if free else ''}"
             )
-    if "episodes" in given and method != "sft":
+    if given & free:
         options["episodes"] = values["episodes"]
     return options
 
@@ -75,8 +81,6 @@ class TrainingRun:
             raise ValueError(f"train {method} takes one --env, got {len(options['env'])}")
         if method == "sft" and options["teacher"] not in ("oracle", "self"):
             raise ValueError(f"--teacher must be oracle or self, got {options['teacher']!r}")
-        if resume and not (out / _CHECKPOINT).is_file():
-            raise StorageError(f"{out / _CHECKPOINT} is not there: begin anew in an empty folder")
         storage.check_folder(out, overwrite=resume)
         self._env_ids = [find_env(name) for name in options["env"] or ["jsonl"]]
         wrap = None if options["lora"] is None else _lora(options["lora"], options["seed"])
@@ -127,15 +131,24 @@ class TrainingRun:
         return GRPO(self.agent, envs, training, objective=objective, reference=reference, **shared)
 
     def train(self, *, quiet: bool) -> None:
-        """Train, or go on; Ctrl-C ends the run at its last checkpoint, from which it can be resumed."""
-        if not self.resume:
+        """Train, or go on; Ctrl-C ends the run at its last checkpoint, from which it can be resumed.
+
+        A run that was ended before its first checkpoint begins again from its options.
+        """
+        with storage.locked(self.out):
+            storage.remove_leftovers(self.out, [_CHECKPOINT])
+            # Of a resumed run too: its episodes may be more now.
             document = {"method": self.method, "options": self.options, "versions": versions()}
             write_json(self.out / "config.json", document)
-        bar = not quiet
+            self._train(bar=not quiet)
+
+    def _train(self, *, bar: bool) -> None:
         try:
             data = self._solved(bar) if isinstance(self.learner, SFT) else []
-            if self.resume:
+            if self.resume and (self.out / _CHECKPOINT).is_file():
                 self.learner.restore(self.out / _CHECKPOINT)
+            elif self.learner.log is not None:
+                self.learner.log.resume_at(-1)
             if isinstance(self.learner, SFT):
                 self.learner.learn(data, epochs=self.options["epochs"], progress_bar=bar)
             elif isinstance(self.learner, (GRPO, DPO)):

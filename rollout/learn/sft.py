@@ -69,6 +69,8 @@ class SFT(Learner):
         steps = -(-len(rows) // self.batch_rows)
         hidden = None if progress_bar else True
         with tqdm(total=epochs * steps, initial=self.iteration, unit="step", disable=hidden) as bar:
+            if self.log is not None and not self.iteration and (first := self.evaluate()):
+                self.log.write(0, first)
             goes_on = self.iteration < epochs * steps
             while goes_on:
                 epoch, at = divmod(self.iteration, steps)
@@ -85,7 +87,6 @@ class SFT(Learner):
                 goes_on = self._finish_iteration(metrics, callbacks, last=self.iteration >= epochs * steps)
                 bar.set_postfix({k: f"{metrics[k]:.3f}" for k in ("loss", "eval/success") if k in metrics})
                 bar.update()
-        self.agent.update_weights()
         return self
 
     def _usable(self, trajectories: Sequence[Trajectory]) -> tuple[list[int], int]:
